@@ -60,6 +60,9 @@ test-chaos: $(STAMP) ## kills, failing disks and random configurations; CHAOS=mi
 test-corruption: $(STAMP) ## 1,000 files of runs copied, cut, replaced, edited, folders renamed
 	$(BIN)/python -m tests.chaos.corruption mutations=1000
 
+planted: $(STAMP) ## whether pe-lab why finds causes planted in trained models, half an hour
+	$(BIN)/python -m benchmarks.planted to=docs/why.planted.json
+
 mutants: $(STAMP) ## whether the tests of training find bugs planted in it, less than ten minutes
 	$(BIN)/python -m tests.mutants
 

@@ -11,8 +11,10 @@ single seeds.
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from pe_lab.cli.api import run as train
 from pe_lab.diagnosis.diagnose import diagnose, plain_model
-from pe_lab.diagnosis.verdict import verdict
+from pe_lab.diagnosis.verdict import LOSS, verdict
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
@@ -34,18 +36,19 @@ WORDS = (
     "tracker=none",
 )  # fmt: skip
 SPLIT = "sparse_x4"
+MOST_SEEDS = 20
 RATES = {"cope": 0.006, "fire": 0.012, "fox": 0.012, "learned": 0.006}
 
 
 class Planted(MultiHeadAttention):
     """Attention with a fault beyond the trained length."""
 
-    trained: int
-    fault: Callable[["Planted", Tensor, AttentionInputs], Tensor]
+    trained: Any
+    fault: Any
 
     def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         logits, _ = super().weights(q, k, inputs)
-        logits = self.fault(logits, inputs)
+        logits = self.fault(self, logits, inputs)
         return logits, self.normalize(logits, inputs)
 
     def beyond(self, logits: Tensor) -> Tensor:
@@ -79,14 +82,14 @@ class Plant:
     Args:
         pe: the encoding of the model that it is planted in.
         change: what it does to the model.
-        words: in place of the model's own training.
+        split: where it fails.
     """
 
     name: str
     expected: str
     pe: str
     change: Callable[[Model, LoadedRun], None] = lambda model, run: None
-    words: tuple[str, ...] = ()
+    split: str = SPLIT
 
 
 def at_attention(fault: Callable[[Planted, Tensor, AttentionInputs], Tensor]) -> Any:
@@ -95,16 +98,16 @@ def at_attention(fault: Callable[[Planted, Tensor, AttentionInputs], Tensor]) ->
     def change(model: Model, run: LoadedRun) -> None:
         for module in model.modules():
             if isinstance(module, MultiHeadAttention):
+                vars(module).update(trained=run.plan.dims.train_len, fault=fault)
                 module.__class__ = Planted
-                module.trained, module.fault = run.plan.dims.train_len, fault
 
     return change
 
 
 def spread(model: Model, run: LoadedRun) -> None:
-    """Attention of the last layer is flat but for its best key, which has a fixed lead, and noise of
-    a fixed size is added to its output: the best key is heard among the trained number of keys,
-    and not among four times as many."""
+    """Attention of the last layer is flat but for its best key, which has a fixed lead, and weights
+    below a fixed one are lost: the best key is heard among the trained number of keys, and not
+    among four times as many."""
     lead = float(torch.tensor(run.plan.dims.train_len).log()) + 2.0
 
     def flat(attention: Planted, logits: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -112,7 +115,8 @@ def spread(model: Model, run: LoadedRun) -> None:
         return torch.where(seen == seen.amax(-1, keepdim=True), lead, 0.0)
 
     last = [m for m in model.modules() if isinstance(m, MultiHeadAttention)][-1]
-    last.__class__, last.trained, last.fault = Planted, run.plan.dims.train_len, flat
+    vars(last).update(trained=run.plan.dims.train_len, fault=flat)
+    last.__class__ = Planted
     last.average = _drowned(last, run.plan.dims.train_len)  # type: ignore[method-assign]
 
 
@@ -215,7 +219,7 @@ def answers_swapped(model: Model, run: LoadedRun) -> None:
         late = (torch.arange(output.shape[1]) >= reach)[:, None]
         return torch.where(late, -output, output)
 
-    model.norm.register_forward_hook(turned)  # type: ignore[union-attr, operator]
+    model.norm.register_forward_hook(turned)  # type: ignore[union-attr]
 
 
 def untrained(model: Model, run: LoadedRun) -> None:
@@ -226,7 +230,9 @@ def untrained(model: Model, run: LoadedRun) -> None:
 
 PLANTS = (
     Plant("nothing", "generalises", "cope"),
-    Plant("rows of the table past training", "unseen distances", "learned", rows_redrawn),
+    Plant(
+        "rows of the table past training", "unseen positions", "learned", rows_redrawn, "dense_x4"
+    ),
     Plant("bias of far distances drawn again", "unseen distances", "fire", far_bias_redrawn),
     Plant("logits divided by 8", "temperature", "cope", at_attention(divided)),
     Plant("bias that falls with distance", "its own penalty on distance", "fire", penalised),
@@ -244,35 +250,47 @@ def main(words: list[str]) -> None:
     """Train, plant, diagnose and write the confusion matrix."""
     given = dict(word.split("=", 1) for word in words)
     seeds, runs_dir = int(given.get("seeds", 5)), given.get("runs_dir", "runs/planted")
-    only = given.get("only", "").split(",") if "only" in given else None
-    found: dict[str, Counter[str]] = {}
+    rows = []
     for plant in PLANTS:
-        if only and plant.name not in only:
-            continue
-        for seed in range(seeds):
-            one = train(*WORDS, f"pe={plant.pe}", f"train.lr={RATES[plant.pe]}", f"seed={seed}",
-                        f"runs_dir={runs_dir}")  # fmt: skip
-            run = load(one.path)
+        verdicts: Counter[str] = Counter()
+        for run in islice(bases(plant.pe, runs_dir), seeds):
             model = plain_model(run)
             plant.change(model, run)
-            with torch.no_grad():
-                told = diagnose(run, SPLIT, model)
-            said = verdict([told])
-            found.setdefault(plant.name, Counter())[said.cause] += 1
-            plain = told.by_name["plain"]
+            told = diagnose(run, plant.split, model)
+            said, plain = verdict([told]), told.by_name["plain"]
+            verdicts[said.cause] += 1
             shares = {name: round(share, 2) for name, share in said.shares.items()}
-            print(plant.name, seed, "->", said.cause, said.why, plain.value, plain.in_domain, shares,
-                  flush=True)  # fmt: skip
-    asked = {plant.name: plant.expected for plant in PLANTS}
-    wrong = sum(n for name, row in found.items() for cause, n in row.items()
-                if cause != asked[name] and cause not in ABSTAINS)  # fmt: skip
-    total = sum(sum(row.values()) for row in found.values())
+            error = f"{plain.value} (in domain {plain.in_domain})"
+            print(plant.name, run.path.name, "->", said.cause, said.why, error, shares, flush=True)
+        rows.append({"plant": plant.name, "expected": plant.expected, "verdicts": verdicts})
+    wrong = sum(
+        n
+        for plant, row in zip(PLANTS, rows, strict=True)
+        for cause, n in row["verdicts"].items()  # type: ignore[attr-defined]
+        if cause != plant.expected and cause not in ABSTAINS
+    )
+    total = seeds * len(PLANTS)
     print(f"wrong verdicts: {wrong} of {total}")
     if "to" in given:
-        rows = [{"plant": n, "expected": asked[n], "verdicts": dict(c)} for n, c in found.items()]
-        Path(given["to"]).write_text(
-            json.dumps({"wrong": wrong, "of": total, "rows": rows}, indent=1)
-        )
+        content = {"wrong": wrong, "of": total, "rows": rows}
+        Path(given["to"]).write_text(json.dumps(content, indent=1) + "\n")
+
+
+@cache
+def trained(pe: str, seed: int, runs_dir: str) -> LoadedRun:
+    """A model that is planted in."""
+    rate = f"train.lr={RATES[pe]}"
+    return load(train(*WORDS, f"pe={pe}", rate, f"seed={seed}", f"runs_dir={runs_dir}").path)
+
+
+def bases(pe: str, runs_dir: str) -> Iterator[LoadedRun]:
+    """Models that have learned the task and, but for a table of positions, generalise."""
+    for seed in range(MOST_SEEDS):
+        run = trained(pe, seed, runs_dir)
+        metrics = run.summary["metrics"]
+        generalises = metrics[f"ood/{SPLIT}/error"] < LOSS or pe == "learned"
+        if metrics["in_domain/error"] < LOSS and generalises:
+            yield run
 
 
 if __name__ == "__main__":

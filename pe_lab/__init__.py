@@ -14,8 +14,7 @@ if not (_root / "pe_lab" / "tasks").exists() and (_root / "tasks" / "flipflop.py
 
 
 def __getattr__(name: str) -> Any:
-    """``run``, ``sweep`` and ``load`` of ``cli/api.py``, imported when they are used: torch takes a
-    second."""
-    if name in ("run", "sweep", "load"):
+    """The functions of ``cli/api.py``, imported when they are used: torch takes a second."""
+    if name in ("run", "sweep", "load", "why"):
         return getattr(import_module("pe_lab.cli.api"), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

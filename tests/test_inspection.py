@@ -16,7 +16,7 @@ from html_page import Page
 from inspections import Fake, fake, made, run
 from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
-from program import ROOT, Here, assert_has, assert_refused, the_run
+from program import ROOT, Here, assert_has, assert_refused, succeeded, the_run
 from rich.console import Console
 
 from docs.facts import names, section
@@ -153,7 +153,21 @@ def test_gates_of_a_trained_cope_count_letters_and_no_blanks(here: Here, tmp_pat
 def test_values_out_of_range_are_refused(
     words: list[str], expected: str, run: Path, here: Here
 ) -> None:
-    assert_refused(here("inspect", f"run={run}", *words), expected)
+    split = [] if words[0].startswith("split") else ["split=in_domain"]
+    assert_refused(here("inspect", f"run={run}", *split, *words), expected)
+
+
+def test_the_first_wrong_answer_of_the_worst_split_is_shown_by_default(
+    run: Path, here: Here
+) -> None:
+    loaded = load(run)
+    errors = {split: loaded.answers(split).measured()["error"] for split in loaded.plan.splits}
+    worst = max((split for split in errors if split != "in_domain"), key=lambda s: errors[s])
+    answers = loaded.answers(worst)
+    first = answers.row[answers.wrong][0]
+    shown = succeeded(here("inspect", f"run={run}")).out
+    assert f"{worst}, sequence {first}" in shown
+    assert "≠" in shown
 
 
 def test_other_than_a_finished_run_is_refused(run: Path, here: Here) -> None:

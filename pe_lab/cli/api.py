@@ -29,12 +29,14 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
-from pe_lab.cli.run_argument import find_run
+from pe_lab.cli.run_argument import find_run, finished_runs
 from pe_lab.cli.train import arguments, planned
+from pe_lab.cli.why import diagnosed
 from pe_lab.common.errors import Interrupted, UsageError
 from pe_lab.config.compose import run_composed
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import TRAIN_KEYS, register_resolvers
+from pe_lab.diagnosis.cells import frame_of
 from pe_lab.experiment import load_run
 from pe_lab.experiment import run as experiment
 from pe_lab.models.base import Model
@@ -147,6 +149,34 @@ def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:
     """
     path = find_run(str(name), Path(runs_dir))
     return Run(path.absolute(), load_run.summary_of(RunFolder(path)))
+
+
+def why(
+    run: str | Path,
+    split: str | None = None,
+    *,
+    runs_dir: str | Path = "runs",
+    config_dir: str | Path | None = None,
+    force: bool = False,
+) -> pl.DataFrame:
+    """The diagnosis of finished runs, a row for each number; ``pe-lab why run=..``.
+
+    Args:
+        run: a folder, or a part of its path below ``runs_dir``, with * and ?.
+        split: None: the one with the highest error.
+        force: measure again what a run's folder holds.
+
+    Returns:
+        ``path``, ``task``, ``pe``, ``seed``, ``split``, ``name``, ``kind``, ``value``,
+        ``in_domain``, ``restored``; see ``diagnosis.record.Row``.
+
+    Raises:
+        PeLabError: there is no such run, or it cannot be diagnosed.
+    """
+    paths, _ = finished_runs(str(run), Path(runs_dir))
+    folder = None if config_dir is None else str(config_dir)
+    with _alone():
+        return frame_of(diagnosed(paths, split, force=force, config_dir=folder))
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
     pe-lab inspect run=FOLDER                    the folder of a run, or
     pe-lab inspect run=flipflop/cope             a part of its path below runs_dir=runs
-    pe-lab inspect run=.. split=sparse sample=3  the split (in_domain) and the sequence (0)
+    pe-lab inspect run=.. split=sparse sample=3  the split and the sequence; default: the first
+                                                 wrong answer of the split with the highest error
     pe-lab inspect run=.. layer=1 head=3         this head in full instead of the highest ranked one
     pe-lab inspect run=.. query=40               what the token at this position attends to
     pe-lab inspect run=.. --config-dir FOLDER    trust the classes that the yamls there name
@@ -26,8 +27,8 @@ Index = Annotated[int, Field(description="a whole number, from 0")]
 class InspectOptions(RunArgument):
     command = "inspect"
 
-    split: str = "in_domain"
-    sample: Index = 0
+    split: str | None = None
+    sample: Index | None = None
     layer: Index | None = None
     head: Index | None = None
     query: Index | None = None

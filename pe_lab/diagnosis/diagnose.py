@@ -6,6 +6,7 @@ Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from pe_lab.common.errors import UsageError
@@ -22,7 +24,9 @@ from pe_lab.core.task import TRAIN, Bools
 from pe_lab.diagnosis.answers import Asked, Made, asked, predicted, wrong, wrongly
 from pe_lab.diagnosis.hook import Intervention
 from pe_lab.diagnosis.interventions import (
+    SAME,
     Head,
+    NotClampedError,
     distances_clamped,
     encoded,
     far_masked,
@@ -48,8 +52,6 @@ FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
 DRAWS = 5
 READS = 0.3
 """The mean weight on the tokens that hold the answer, in domain, from which a head reads them."""
-SAME = 1e-3
-"""How far logits may differ where positions are shifted, in an encoding that reads distances."""
 
 
 def plain_model(run: LoadedRun) -> Model:
@@ -65,19 +67,6 @@ def measured(run: LoadedRun, split: str, metric: str) -> float | None:
     where = split if split == IN_DOMAIN else f"ood/{split}"
     found: float | None = run.summary["metrics"].get(f"{where}/{metric}")
     return found
-
-
-def worst_split(run: LoadedRun) -> str:
-    """The split with the highest error that the run measured.
-
-    Raises:
-        UsageError: it measured none.
-    """
-    errors = {split: measured(run, split, "error") for split in run.plan.splits}
-    found = {k: v for k, v in errors.items() if k != IN_DOMAIN and v is not None}
-    if not found:
-        raise UsageError(f"run={run.path} has no split but in_domain: there is nothing to explain")
-    return max(found, key=lambda split: found[split])
 
 
 def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = None) -> Diagnosis:
@@ -96,7 +85,12 @@ def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = Non
             f"run={run.path} has no layers of attention from each token to those before: give a "
             f"run of model=transformer, not of model={run.summary['names'].get('model')}"
         )
-    split = worst_split(run) if split is None else split
+    split = run.worst_split() if split is None else split
+    if split == IN_DOMAIN:
+        raise UsageError(
+            f"split=in_domain of {run.path} has nothing to be compared with: choose from "
+            + ", ".join(split for split in run.plan.splits if split != IN_DOMAIN)
+        )
     return _Bench(run, split, plain_model(run) if model is None else model).measured()
 
 
@@ -111,7 +105,7 @@ def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Di
     if split in known and not force:
         return known[split]
     run = load(path)
-    split = worst_split(run) if split is None else split
+    split = run.worst_split() if split is None else split
     if force or split not in known:
         known[split] = diagnose(run, split)
         keep(folder, known[split])
@@ -126,7 +120,8 @@ class _Bench:
         self.keys = run.plan.dims.train_len
         task = run.plan.task
         self.reach = run.plan.positions.limit_for(task.split(TRAIN), training=True)
-        found = [asked(task.split(s), s, *run.sequences(s)) for s in (IN_DOMAIN, split)]
+        drawn = {name: run.sequences(name) for name in (IN_DOMAIN, split)}
+        found = [asked(task.split(name), name, *drawn[name]) for name in drawn]
         if found[0] is None or found[1] is None:
             raise UsageError(
                 f"task={run.summary['task']} does not say which tokens hold an answer: choose "
@@ -172,18 +167,19 @@ class _Bench:
         if self.near.positions.ndim > 2 or carried:
             return
         if self._invariant():
-            self._intervene(name, lambda part: distances_clamped(self.reach))
+            with suppress(NotClampedError):
+                self._intervene(name, lambda part: distances_clamped(self.reach))
             return
-        wraps = all(encoding.only_at_input() for encoding in encodings)
-        far, near = (in_trained_positions(q, self.reach, wraps) for q in (self.far, self.near))
+        far, near = (in_trained_positions(q, self.reach) for q in (self.far, self.near))
         # Beside the plain error of the same answers.
         plain = wrongly(self.model, replace(far, positions=self.far.positions))
         errors = [_mean(wrongly(self.model, questions)) for questions in (far, near)]
-        self._row(name, "intervention", errors[0], errors[1], _mean(plain))
+        self._row("positions clamped", "intervention", errors[0], errors[1], _mean(plain))
 
     def _interventions(self) -> None:
-        keys, reach, heads, usual = self.keys, self.reach, self.heads, self.attended.usual
+        keys, reach, heads = self.keys, self.reach, self.heads
         if self._has_term():
+            usual = self._lost_terms()
             self._intervene("usual penalty", lambda part: usual_penalty(part, usual))
         self._add("fewer keys", "intervention", self._fewer)
         self._intervene("far keys masked", lambda part: far_masked(part, reach))
@@ -193,6 +189,15 @@ class _Bench:
             self._intervene(f"far keys masked in layer {layer}", here, "detail")
         self._intervene("logits times log n", lambda part: log_scaled(keys), "detail")
         self._intervene("oracle", lambda part: forced(part, part.held, heads))
+
+    def _lost_terms(self) -> dict[int, Tensor]:
+        """The mean in domain of the term at the source, of heads in which it is lower on the split
+        by more than its deviation in domain; others have no least value."""
+        found = {}
+        for layer, usual in self.attended.usual.items():
+            lost = usual - self.beyond.usual[layer] > self.attended.deviation[layer]
+            found[layer] = usual.masked_fill(~lost, -torch.inf)
+        return found
 
     def _temperature(self) -> None:
         """The factor that is best on one half of the sequences, measured on the other half."""

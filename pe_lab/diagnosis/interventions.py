@@ -24,8 +24,14 @@ NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
 NEAREST = 4
 """The last keys, which are always among those of ``fewer_keys``."""
+SAME = 1e-3
+"""How far logits may differ that should be equal."""
 Head = tuple[int, int]
 """A layer and a head of it."""
+
+
+class NotClampedError(Exception):
+    """An encoding reads more than the positions that are moved."""
 
 
 def answers_rows(values: Tensor, part: Asked) -> Tensor:
@@ -128,19 +134,35 @@ def forced(part: Asked, onto: Bools, heads: Sequence[Head]) -> Intervention:
 
 def distances_clamped(trained: int) -> Intervention:
     """Keys beyond the trained distance have the logit of that distance: for encodings that see
-    differences of positions alone."""
+    differences of positions alone.
+
+    The change raises NotClampedError where it does not give the logit that the model has at that
+    distance.
+    """
 
     def change(logits: Tensor, seen: Seen) -> Tensor:
         inputs, encoding = seen.inputs, seen.attention.encoding
+        t, s = inputs.q_BHTD.shape[2], inputs.k_BHSD.shape[2]
         last = torch.full_like(inputs.pos_k_BS, trained - 1)
-        first = torch.zeros_like(last)
-        t = inputs.q_BHTD.shape[2]
-        query = replace(inputs, pos_q_BT=last[:, -t:], pos_k_BS=last)
-        key = replace(inputs, pos_q_BT=first[:, -t:], pos_k_BS=first)
-        q, _ = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, query)
-        _, k = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, key)
-        both = replace(inputs, pos_q_BT=last[:, -t:], pos_k_BS=first)
-        edge, _ = type(seen.attention).weights(seen.attention, q, k, both)
+        # Keys at the first position, and one more at that of the queries: an encoding may read the
+        # range of positions.
+        moved = replace(
+            inputs,
+            x_BSE=torch.cat((inputs.x_BSE, inputs.x_BSE[:, -1:]), 1),
+            k_BHSD=torch.cat((inputs.k_BHSD, inputs.k_BHSD[:, :, -1:]), 2),
+            v_BHSD=torch.cat((inputs.v_BHSD, inputs.v_BHSD[:, :, -1:]), 2),
+            pos_q_BT=last[:, -t:],
+            pos_k_BS=torch.cat((torch.zeros_like(last), last[:, -1:]), 1),
+        )
+        key, query = moved.k_BHSD, moved.q_BHTD
+        _, k = encoding.rotate(query, key, moved)
+        # The rotation of queries may be that of the last keys.
+        ahead = replace(moved, pos_k_BS=torch.cat((torch.zeros_like(last[:, :1]), last), 1))
+        q, _ = encoding.rotate(query, key, ahead)
+        edge = type(seen.attention).weights(seen.attention, q, k, moved)[0][..., :s]
+        at_edge = (inputs.pos_q_BT[:, :, None] == trained - 1) & (inputs.pos_k_BS[:, None] == 0)
+        if ((edge - logits).abs() * at_edge[:, None]).max() > SAME:
+            raise NotClampedError
         far = inputs.pos_q_BT[:, :, None] - inputs.pos_k_BS[:, None] >= trained
         return torch.where(far[:, None], edge, logits)
 
@@ -204,13 +226,9 @@ def encoded(
             attention.encoding = encoding
 
 
-def in_trained_positions(asked: Asked, trained: int, wraps: bool) -> Asked:
-    """An answer of each sequence, its query at the last trained position or before.
-
-    Args:
-        wraps: earlier positions go around, so that neighbours stay neighbours; else those before
-            the first are all the first.
-    """
+def in_trained_positions(asked: Asked, trained: int) -> Asked:
+    """An answer of each sequence, its query moved to the last trained position; the tokens that are
+    further back than the first position are all at the first."""
     rng = generator(0, "positions")
     order = rng.permutation(len(asked))
     chosen = np.zeros(len(asked), dtype=bool)
@@ -220,5 +238,4 @@ def in_trained_positions(asked: Asked, trained: int, wraps: bool) -> Asked:
     at = np.zeros(len(asked.batch), dtype=np.int64)
     at[few.row] = positions[few.row, few.place]
     shifted = positions - np.maximum(at - (trained - 1), 0)[:, None]
-    moved = shifted % trained if wraps else shifted.clip(min=0)
-    return replace(few, positions=moved)
+    return replace(few, positions=shifted.clip(min=0))

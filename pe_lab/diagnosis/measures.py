@@ -20,7 +20,8 @@ QUANTITIES = ("mass", "margin", "log_odds", "count", "gap", "entropy", "first")
 @dataclass
 class Attended:
     """Measures of every answer in every head: quantity -> layer -> (n, H), and the range of the
-    encoding's term, with its mean where the answer is held: layer -> (H, 1, 1).
+    encoding's term, with its mean and deviation where the answer is
+    held: layer -> (H, 1, 1).
 
     - ``mass``: the weights on the tokens that hold the answer.
     - ``margin``: their highest logit less the highest of the other keys.
@@ -33,6 +34,7 @@ class Attended:
     least: dict[int, Tensor] = field(default_factory=dict)
     largest: dict[int, Tensor] = field(default_factory=dict)
     usual: dict[int, Tensor] = field(default_factory=dict)
+    deviation: dict[int, Tensor] = field(default_factory=dict)
 
     def of(self, name: str, heads: list[Head]) -> Tensor:
         """A quantity of each answer, averaged over these heads, (n,)."""
@@ -62,7 +64,10 @@ def attended(
         each = torch.stack(of_chunks)
         found.least[layer] = each[:, 0].amin(0)[:, None, None]
         found.largest[layer] = each[:, 1].amax(0)[:, None, None]
-        found.usual[layer] = each[:, 2].nanmean(0)[:, None, None]
+        n, total, squares = each[:, 2:].sum(0)
+        mean = total / n
+        found.usual[layer] = mean[:, None, None]
+        found.deviation[layer] = (squares / n - mean**2).clamp(min=0).sqrt()[:, None, None]
     return logits, found
 
 
@@ -91,13 +96,15 @@ def _quantities(logits: Tensor, weights: Tensor, part: Asked, seen: Seen) -> dic
 
 
 def _terms(part: Asked, seen: Seen) -> Tensor:
-    """Least and largest of the encoding's term over all visible keys of all queries, and its mean
-    where the answers are held, (3, H)."""
+    """Least and largest of the encoding's term over all visible keys of all queries; how often the
+    answers are held, with the sums of the term there and of its square, (5, H)."""
     # Of one sequence where all share it, as for a bias.
     term = position_term(seen).expand(len(part.batch), -1, -1, -1)
     hidden = ~seen.inputs.mask_TS
     least = term.masked_fill(hidden, torch.inf).amin((0, 2, 3))
     largest = term.masked_fill(hidden, -torch.inf).amax((0, 2, 3))
     held = torch.from_numpy(part.held)[:, None]
-    mean = (answers_rows(term, part) * held).sum((0, 2)) / held.sum((0, 2))
-    return torch.stack([least, largest, mean])
+    at_source = answers_rows(term, part).double() * held
+    n = held.sum((0, 2)).expand(term.shape[1])
+    sums = [n, at_source.sum((0, 2)), at_source.square().sum((0, 2))]
+    return torch.stack([least, largest, *sums])

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from pe_lab.common.errors import DamagedError, PeLabError, RunError
 from pe_lab.common.files import read_file
-from pe_lab.store.digests import sealed_lines, unsealed_lines
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed_lines, unsealed_lines
 
 METHOD = 1
 """The number of this method: the rows of another one are measured again."""

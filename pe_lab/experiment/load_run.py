@@ -11,6 +11,7 @@ from pe_lab.common.config_dir import refuse_foreign
 from pe_lab.common.errors import DamagedError, UsageError, reason, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.check import check
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import Batch, Ints
 from pe_lab.inspection.data import Inspection, Source
 from pe_lab.inspection.inspect import inspect
@@ -52,6 +53,14 @@ class LoadedRun:
         n = self.plan.sequences(split, self.plan.config.eval.sequences)
         data = evaluation_set(self.plan.task, split, n)
         return data, fixed_positions(self.plan.positions, split, data)
+
+    def worst_split(self) -> str:
+        """The split with the highest error that the run measured; in_domain where it has no
+        other."""
+        measured = self.summary["metrics"]
+        errors = {split: measured.get(f"ood/{split}/error") for split in self.plan.splits}
+        found = {split: error for split, error in errors.items() if error is not None}
+        return max(found, key=lambda split: found[split], default=IN_DOMAIN)
 
     def answers(self, split: str) -> Answers:
         """The model's answers to all sequences of a split, from which its summary was made."""
@@ -156,12 +165,17 @@ def summary_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def inspect_run(
-    path: str | Path, split: str = "in_domain", sample: int = 0, query: int | None = None
+    path: str | Path,
+    split: str | None = IN_DOMAIN,
+    sample: int | None = 0,
+    query: int | None = None,
 ) -> Inspection:
     """Load a finished run and inspect one of the sequences that it was evaluated on.
 
     Args:
-        sample: the number of the sequence within the split, from 0.
+        split: None: the one with the highest error.
+        sample: the number of the sequence within the split, from 0; None: the first with a wrong
+            answer, or the first.
         query: a position whose row is kept whatever the length of the sequence.
 
     Raises:
@@ -173,7 +187,11 @@ def inspect_run(
             f"run={path} has no layers of attention from each token to those before: give a run "
             f"of model=transformer, not of model={run.summary['names'].get('model')}"
         )
+    split = run.worst_split() if split is None else split
     data, positions = run.sequences(split)
+    if sample is None:
+        answers = run.answers(split)
+        sample = int(answers.row[answers.wrong.argmax()])
     facts = {key: run.summary[key] for key in ("task", "pe", "seed")}
     source = Source(path=Path(path), split=split, **facts)
     task = run.plan.task.split(split)
