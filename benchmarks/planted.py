@@ -64,8 +64,8 @@ class Planted(MultiHeadAttention):
 
 
 def divided(attention: Planted, logits: Tensor, inputs: AttentionInputs) -> Tensor:
-    """Logits divided by 8 where more keys than in training are seen."""
-    return torch.where(attention.beyond(logits), logits / 8, logits)
+    """Logits divided by 4 where more keys than in training are seen."""
+    return torch.where(attention.beyond(logits), logits / 4, logits)
 
 
 def copied(attention: Planted, logits: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -234,7 +234,7 @@ PLANTS = (
         "rows of the table past training", "unseen positions", "learned", rows_redrawn, "dense_x4"
     ),
     Plant("bias of far distances drawn again", "unseen distances", "fire", far_bias_redrawn),
-    Plant("logits divided by 8", "temperature", "cope", at_attention(divided)),
+    Plant("logits divided by 4", "temperature", "cope", at_attention(divided)),
     Plant("bias that falls with distance", "its own penalty on distance", "fire", penalised),
     Plant("gates that close", "its own penalty on distance", "fox", gates_closed),
     Plant("far keys like the best near one", "far competitors", "cope", at_attention(copied)),

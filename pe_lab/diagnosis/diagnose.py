@@ -24,7 +24,6 @@ from pe_lab.core.task import TRAIN, Bools
 from pe_lab.diagnosis.answers import Asked, Made, asked, predicted, wrong, wrongly
 from pe_lab.diagnosis.hook import Intervention
 from pe_lab.diagnosis.interventions import (
-    SAME,
     Head,
     NotClampedError,
     distances_clamped,
@@ -166,7 +165,7 @@ class _Bench:
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
         if self.near.positions.ndim > 2 or carried:
             return
-        if self._invariant():
+        if not any({"embed", "block_input"} & encoding.hooks() for encoding in encodings):
             with suppress(NotClampedError):
                 self._intervene(name, lambda part: distances_clamped(self.reach))
             return
@@ -267,17 +266,6 @@ class _Bench:
         if any(layer.attention.logn is not None for layer in _layers(self.model)):
             return False
         return any({"bias", "logits"} & e.hooks() for e in encodings)
-
-    def _invariant(self) -> bool:
-        """Whether logits stay as they are where all positions are shifted by one."""
-        two = replace(self.near.only(self.near.row < 2), batch=self.near.batch.take(slice(0, 2)))
-        two = replace(two, positions=self.near.positions[:2])
-        try:
-            moved = predicted(self.model, replace(two, positions=two.positions + 1))
-        except (IndexError, RuntimeError, ValueError):
-            # Beyond the rows of a table.
-            return False
-        return bool((moved - predicted(self.model, two)).abs().max() < SAME)
 
     def _fewer(self, questions: Asked) -> npt.NDArray[Any]:
         """The share of draws in which each answer is wrong."""

@@ -133,8 +133,8 @@ def forced(part: Asked, onto: Bools, heads: Sequence[Head]) -> Intervention:
 
 
 def distances_clamped(trained: int) -> Intervention:
-    """Keys beyond the trained distance have the logit of that distance: for encodings that see
-    differences of positions alone.
+    """Keys beyond the trained distance have the logit of a query at the last trained position and
+    a key at the first: for encodings that act in attention.
 
     The change raises NotClampedError where it does not give the logit that the model has at that
     distance.

@@ -36,11 +36,11 @@ GUESSES = 2 / 3
 """Of guessing's error, what the error must reach without the tokens that hold the answer."""
 
 CAUSES = {
+    "number of keys": "fewer keys",
+    "temperature": "logits scaled",
     "its own penalty on distance": "usual penalty",
     "unseen positions": "positions clamped",
     "unseen distances": "distances clamped",
-    "number of keys": "fewer keys",
-    "temperature": "logits scaled",
     "far competitors": "far keys masked",
 }
 """Cause -> its intervention; those that explain more narrowly come first."""
