@@ -6,7 +6,7 @@ Of a seed, in this order:
 2. ``generalises``: the split adds at most ``LOSS`` to it.
 3. ``cannot be diagnosed``: a control fails (``failed_control``).
 4. ``not retrieval``: attention forced onto the right tokens restores less than half, and so does
-   moving absolute positions into the trained range, which acts before attention.
+   every other intervention. They also act in heads that do not read the answer, and before them.
 5. the causes whose intervention restores at least half, and adds at most ``HARM`` in domain.
 
 Of several seeds: the verdict that holds in at least two thirds of those that fail, else ``mixed``.
@@ -162,9 +162,8 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
 
 
 def _retrieval(one: Diagnosis) -> bool:
-    """Whether the fault lies in attention or before it."""
-    rows = [one.by_name.get(name) for name in ("oracle", "positions clamped")]
-    return max((row.restored or 0.0) for row in rows if row is not None) >= HALF
+    """Whether the fault lies in attention or before it: something done there restores half."""
+    return (one.by_name["oracle"].restored or 0.0) >= HALF or bool(causes(one))
 
 
 def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:
