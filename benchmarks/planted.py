@@ -250,7 +250,8 @@ def main(words: list[str]) -> None:
     """Train, plant, diagnose and write the confusion matrix."""
     given = dict(word.split("=", 1) for word in words)
     seeds, runs_dir = int(given.get("seeds", 5)), given.get("runs_dir", "runs/planted")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    expected = {plant.name: plant.expected for plant in PLANTS}
     for plant in PLANTS:
         verdicts: Counter[str] = Counter()
         for run in islice(bases(plant.pe, runs_dir), seeds):
@@ -263,13 +264,9 @@ def main(words: list[str]) -> None:
             error = f"{plain.value} (in domain {plain.in_domain})"
             print(plant.name, run.path.name, "->", said.cause, said.why, error, shares, flush=True)
         rows.append({"plant": plant.name, "expected": plant.expected, "verdicts": verdicts})
-    wrong = sum(
-        n
-        for plant, row in zip(PLANTS, rows, strict=True)
-        for cause, n in row["verdicts"].items()  # type: ignore[attr-defined]
-        if cause != plant.expected and cause not in ABSTAINS
-    )
-    total = seeds * len(PLANTS)
+    counted = [(expected[row["plant"]], *one) for row in rows for one in row["verdicts"].items()]
+    total = sum(n for _, _, n in counted)
+    wrong = sum(n for right, cause, n in counted if cause != right and cause not in ABSTAINS)
     print(f"wrong verdicts: {wrong} of {total}")
     if "to" in given:
         content = {"wrong": wrong, "of": total, "rows": rows}

@@ -24,7 +24,7 @@ from pe_lab.cli.eval import Progress
 from pe_lab.cli.run_argument import finished_runs
 from pe_lab.common.config_dir import trust
 from pe_lab.common.console import percent
-from pe_lab.common.errors import PeLabError, RunError, UsageError
+from pe_lab.common.errors import PeLabError, RunError, UsageError, writing
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.signals import StopOnSignal, stopping
@@ -77,6 +77,8 @@ def show(words: Sequence[str]) -> None:
     out = options.out
     if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"out={out} is not allowed: give a .png, .svg or .pdf file")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"out={out}: {out.parent} is not a folder: make it, or name another")
     if out is not None and out.exists():
         raise UsageError(f"out={out} is there already: give another name")
     paths = _paths(options)
@@ -95,7 +97,9 @@ def show(words: Sequence[str]) -> None:
         from pe_lab.common.html import drawn
         from pe_lab.report.why import picture
 
-        write_new_file(out, drawn(picture(cells), out.suffix[1:]))
+        image = drawn(picture(cells), out.suffix[1:])
+        with writing(out):
+            write_new_file(out, image)
     if left_out:
         runs = f"{len(left_out)} of {len(paths)} runs not diagnosed"
         raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")

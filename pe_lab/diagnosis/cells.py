@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.diagnosis.record import Diagnosis
-from pe_lab.diagnosis.verdict import Verdict, verdict
+from pe_lab.diagnosis.verdict import Verdict, fails, verdict
 
 COLUMNS: dict[str, Any] = {
     **dict.fromkeys(("path", "task", "pe"), pl.String),
@@ -55,8 +55,10 @@ class Cell:
         return self.verdict.sentence(self.pe, self.task, self.split)
 
     def mean(self, name: str, field: str) -> float | None:
-        """The mean over seeds of a row's ``value``, ``in_domain`` or ``restored``."""
-        rows = [one.diagnosis.by_name.get(name) for one in self.seeds]
+        """The mean over seeds of a row's ``value``, ``in_domain`` or ``restored``, which only the
+        seeds that fail have."""
+        some = [one.diagnosis for one in self.seeds if field != "restored" or fails(one.diagnosis)]
+        rows = [one.by_name.get(name) for one in some]
         found = [getattr(row, field) for row in rows if row is not None]
         numbers = [value for value in found if value is not None]
         return sum(numbers) / len(numbers) if numbers else None

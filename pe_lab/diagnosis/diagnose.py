@@ -165,15 +165,22 @@ class _Bench:
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
         if self.near.positions.ndim > 2 or carried:
             return
-        if not any({"embed", "block_input"} & encoding.hooks() for encoding in encodings):
+        at_input = {"embed", "block_input"}
+        if all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
             with suppress(NotClampedError):
                 self._intervene(name, lambda part: distances_clamped(self.reach))
             return
         far, near = (in_trained_positions(q, self.reach) for q in (self.far, self.near))
-        # Beside the plain error of the same answers.
-        plain = wrongly(self.model, replace(far, positions=self.far.positions))
-        errors = [_mean(wrongly(self.model, questions)) for questions in (far, near)]
-        self._row("positions clamped", "intervention", errors[0], errors[1], _mean(plain))
+        # Restored of the added error of the same answers, and shown as of all answers.
+        added, value = [], []
+        for moved, questions in ((far, self.far), (near, self.near)):
+            plain = wrongly(self.model, replace(moved, positions=questions.positions)).mean()
+            changed = wrongly(self.model, moved).mean()
+            added.append(float(plain))
+            value.append(float(self.plain[questions].mean() + changed - plain))
+        lost, taken = added[0] - added[1], self.plain[self.far].mean() - value[0]
+        restored = float(taken / lost) if lost > 0 else None
+        self.rows.append(Row("positions clamped", "intervention", *value, restored))
 
     def _interventions(self) -> None:
         keys, reach, heads = self.keys, self.reach, self.heads
@@ -238,8 +245,14 @@ class _Bench:
 
     def _attention(self) -> None:
         both = ((self.beyond, self.far), (self.attended, self.near))
+        # The same answers for the three terms of the identity.
+        finite = [found.of("log_odds", self.heads).isfinite() for found, _ in both]
         for name in QUANTITIES:
-            values = [_finite_mean(found.of(name, self.heads)) for found, _ in both]
+            values = []
+            for (found, _), chosen in zip(both, finite, strict=True):
+                each = found.of(name, self.heads)
+                identity = name in ("log_odds", "count", "gap")
+                values.append(_finite_mean(each[chosen] if identity else each))
             self.rows.append(Row(name, "attention", *values))
         for are, chosen in (("right", False), ("wrong", True)):
             values = [
@@ -283,6 +296,11 @@ class _Bench:
             for layer, of_heads in self.attended.values["mass"].items()
             for head in range(of_heads.shape[1])
         }
+        if not mass:
+            raise UsageError(
+                f"run={self.run.path} computes no attention weights: give a run of "
+                f"model=transformer, not of model={self.run.summary['names'].get('model')}"
+            )
         found = [head for head, mean in mass.items() if mean >= READS]
         return found or [max(mass, key=lambda head: mass[head])]
 

@@ -101,6 +101,16 @@ def added(one: Diagnosis) -> float:
     return (plain.value or 0.0) - (plain.in_domain or 0.0)
 
 
+def fits(one: Diagnosis) -> bool:
+    """Whether the task is learned in domain."""
+    return (one.by_name["plain"].in_domain or 0.0) <= FITS
+
+
+def fails(one: Diagnosis) -> bool:
+    """Whether there is something to restore."""
+    return fits(one) and added(one) > LOSS
+
+
 def failed_control(one: Diagnosis) -> str:
     """Why the interventions say nothing of this model; empty where they do."""
     rows = one.by_name
@@ -132,8 +142,8 @@ def causes(one: Diagnosis) -> dict[str, float]:
 def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
     """The verdict on the seeds of a cell: a task, an encoding and a split."""
     n = len(seeds)
-    fitting = [one for one in seeds if (one.by_name["plain"].in_domain or 0.0) <= FITS]
-    failing = [one for one in fitting if added(one) > LOSS]
+    fitting = [one for one in seeds if fits(one)]
+    failing = [one for one in seeds if fails(one)]
     shares = _shares(failing)
 
     def of(cause: str, k: int, why: str = "") -> Verdict:
@@ -153,7 +163,7 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
     lost = [one for one in fit_to_say if not _retrieval(one)]
     if len(lost) >= enough:
         return of("not retrieval", len(lost))
-    found = Counter(cause for one in fit_to_say for cause in causes(one))
+    found = Counter(cause for one in fit_to_say if _retrieval(one) for cause in causes(one))
     holding = [cause for cause in CAUSES if found[cause] >= enough]
     if not holding or len(fit_to_say) - len(lost) < enough:
         return of("mixed", len(fit_to_say))

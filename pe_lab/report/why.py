@@ -8,7 +8,7 @@ import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.diagnosis.cells import Cell
-from pe_lab.diagnosis.verdict import CAUSES
+from pe_lab.diagnosis.verdict import CAUSES, fails
 
 Spec = dict[str, Any]
 WIDTH, HEIGHT = 320, 180
@@ -35,6 +35,7 @@ def _bars(cell: Cell) -> alt.LayerChart:
     values = [
         {"intervention": row.name, "restored": 100 * row.restored, "seed": one.seed}
         for one in cell.seeds
+        if fails(one.diagnosis)
         for row in one.diagnosis.rows
         if row.name in names and row.restored is not None
     ]

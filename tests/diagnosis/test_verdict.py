@@ -1,7 +1,10 @@
 """The rule of the verdict on made-up diagnoses."""
 
+from pathlib import Path
+
 import pytest
 
+from pe_lab.diagnosis.cells import Cell, Diagnosed
 from pe_lab.diagnosis.record import Diagnosis, Row
 from pe_lab.diagnosis.verdict import verdict
 
@@ -90,3 +93,22 @@ def test_seeds_whose_control_fails_are_left_out_up_to_a_third():
     assert verdict([far, far, abstains]).cause == "far competitors"
     found = verdict([far, abstains, abstains])
     assert (found.cause, found.k) == ("cannot be diagnosed", 2)
+
+
+def test_a_seed_that_is_not_retrieval_names_no_cause():
+    far = CASES["far competitors"][0]
+    other = diagnosis(restored={"far keys masked": 0.4})
+    lost = diagnosis(restored={"oracle": 0.2})
+    assert verdict([far, other, lost]).cause == "mixed"
+
+
+def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():
+    far = CASES["far competitors"][0]
+    fine = diagnosis(plain=0.002, restored={"far keys masked": -40.0})
+    seeds = [
+        Diagnosed(Path(), "recall", "rope", "rope", n, one) for n, one in enumerate([far, fine])
+    ]
+    cell = Cell("recall", "rope", "long", seeds)
+    assert cell.mean("far keys masked", "restored") == 0.9
+    assert cell.mean("plain", "value") == pytest.approx(0.151)
+    assert Cell("recall", "rope", "long", seeds[1:]).mean("oracle", "restored") is None

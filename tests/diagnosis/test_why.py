@@ -7,7 +7,10 @@ from program import assert_has, assert_refused, csv_rows, ran, succeeded, tiny
 
 import pe_lab
 from pe_lab.diagnosis import diagnose as measuring
+from pe_lab.diagnosis.answers import asked, predicted, wrongly
+from pe_lab.diagnosis.interventions import distances_clamped, far_masked, forced
 from pe_lab.diagnosis.record import NAME
+from pe_lab.experiment.load_run import load
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,38 @@ def test_csv_has_every_number_and_json_the_verdict(folder, run_cli):
     (verdict,) = found["verdicts"]
     assert verdict["n"] == 2
     assert verdict["sentence"].startswith("alibi ")
+
+
+def test_the_rows_are_what_their_names_say(folder, run_cli):
+    path = next(folder.glob("runs/flipflop/alibi/seed0*"))
+    run = load(path)
+    found = measuring.diagnose(run, "long_x4")
+    rows, model = found.by_name, measuring.plain_model(run)
+    questions = asked(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
+    wrong = wrongly(model, questions)
+    assert rows["plain"].value == wrong.mean()
+    # Distances of 0 to 14 are trained on 15 tokens.
+    beyond = questions.distance >= 15
+    assert 0 < beyond.sum() < len(beyond)
+    assert rows["near"].value == wrong[~beyond].mean()
+    assert rows["far"].value == wrong[beyond].mean()
+    metrics = run.summary["metrics"]
+    assert found.guess == metrics["ood/long_x4/guess"]
+    assert found.guess_in_domain == metrics["in_domain/guess"]
+    lost = rows["plain"].value - rows["plain"].in_domain
+    for row in found.rows:
+        if row.kind in ("intervention", "detail") and row.name != "factor" and lost > 0:
+            assert row.restored == pytest.approx((rows["plain"].value - row.value) / lost)
+    far = wrongly(model, questions, lambda part: far_masked(part, 15))
+    assert rows["far keys masked"].value == far.mean()
+    clamped = wrongly(model, questions, lambda part: distances_clamped(15))
+    assert rows["distances clamped"].value == clamped.mean()
+    forced_wrong = predicted(
+        model, questions, lambda part: forced(part, part.wrong, found.heads)
+    ).argmax(-1)
+    some = questions.wrong_target >= 0
+    follows = (forced_wrong.numpy() == questions.wrong_target)[some].mean()
+    assert rows["follows a wrong token"].value == follows
 
 
 def test_what_is_recorded_is_not_measured_again(run_cli, monkeypatch):
@@ -88,6 +123,7 @@ def test_the_record_of_another_run_is_refused(folder, run_cli):
         (["run=none"], ["model=transformer", "lstm"]),
         (["run=alibi", "out=why.gif"], ["out=why.gif", ".svg"]),
         (["run=nothing"], ["run=nothing"]),
+        (["run=alibi", "out=no/why.svg"], ["no is not a folder"]),
         (["task=recall"], ["task=recall", "train"]),
         ([], ["run=FOLDER"]),
         (["run=alibi", "pe=rope"], ["not both"]),
