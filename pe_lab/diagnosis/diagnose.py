@@ -180,7 +180,7 @@ class _Bench:
             value.append(float(self.plain[questions].mean() + changed - plain))
         lost, taken = added[0] - added[1], self.plain[self.far].mean() - value[0]
         restored = float(taken / lost) if lost > 0 else None
-        self.rows.append(Row("positions clamped", "intervention", *value, restored))
+        self.rows.append(Row("positions clamped", "intervention", value[0], value[1], restored))
 
     def _interventions(self) -> None:
         keys, reach, heads = self.keys, self.reach, self.heads
@@ -251,12 +251,12 @@ class _Bench:
             values = []
             for (found, _), chosen in zip(both, finite, strict=True):
                 each = found.of(name, self.heads)
-                identity = name in ("log_odds", "count", "gap")
-                values.append(_finite_mean(each[chosen] if identity else each))
+                in_identity = name in ("log_odds", "count", "gap")
+                values.append(_finite_mean(each[chosen] if in_identity else each))
             self.rows.append(Row(name, "attention", *values))
-        for are, chosen in (("right", False), ("wrong", True)):
+        for are, is_wrong in (("right", False), ("wrong", True)):
             values = [
-                _finite_mean(found.of("mass", self.heads)[self.plain[questions] == chosen])
+                _finite_mean(found.of("mass", self.heads)[self.plain[questions] == is_wrong])
                 for found, questions in both
             ]
             self.rows.append(Row(f"mass of {are} answers", "attention", *values))
