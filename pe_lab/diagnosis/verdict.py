@@ -5,8 +5,9 @@ Of a seed, in this order:
 1. ``not learned``: the error in domain is above ``FITS``.
 2. ``generalises``: the split adds at most ``LOSS`` to it.
 3. ``cannot be diagnosed``: a control fails (``failed_control``).
-4. ``not retrieval``: attention forced onto the right tokens restores less than half, and so does
-   every other intervention. They also act in heads that do not read the answer, and before them.
+4. ``not retrieval``: attention forced onto the right tokens restores less than half, and so do the
+   interventions that are not told these tokens. Those also act in heads that do not read the
+   answer, and before them.
 5. the causes whose intervention restores at least half, and adds at most ``HARM`` in domain.
 
 Of several seeds: the verdict that holds in at least two thirds of those that fail, else ``mixed``.
@@ -44,6 +45,8 @@ CAUSES = {
     "far competitors": "far keys masked",
 }
 """Cause -> its intervention; those that explain more narrowly come first."""
+UNTOLD = {"temperature", "unseen positions", "unseen distances"}
+"""Those whose intervention is not told which tokens hold the answer, as the oracle is."""
 BECAUSE = {
     "its own penalty on distance": "its encoding lowers the logit of the right token",
     "unseen positions": "it has not seen the positions",
@@ -173,7 +176,7 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
 
 def _retrieval(one: Diagnosis) -> bool:
     """Whether the fault lies in attention or before it: something done there restores half."""
-    return (one.by_name["oracle"].restored or 0.0) >= HALF or bool(causes(one))
+    return (one.by_name["oracle"].restored or 0.0) >= HALF or bool(UNTOLD & causes(one).keys())
 
 
 def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:

@@ -30,7 +30,7 @@ def diagnosis(plain=0.3, in_domain=0.0, restored=None, **rows):
 CASES = {
     "not learned": [diagnosis(in_domain=0.2)],
     "generalises": [diagnosis(plain=0.02)],
-    "not retrieval": [diagnosis(restored={"oracle": 0.4, "far keys masked": 0.4})],
+    "not retrieval": [diagnosis(restored={"oracle": 0.4, "far keys masked": 0.9})],
     "far competitors": [diagnosis(restored={"far keys masked": 0.9, "fewer keys": 0.4})],
     "number of keys": [diagnosis(restored={"far keys masked": 0.7, "fewer keys": 0.65})],
     "temperature": [diagnosis(restored={"logits scaled": 0.9, "fewer keys": 0.5})],
