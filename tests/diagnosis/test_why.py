@@ -1,14 +1,19 @@
 """``pe-lab why``: the command, its record, and what cannot be diagnosed."""
 
 import json
+import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 from program import assert_has, assert_refused, csv_rows, ran, succeeded, tiny
 
 import pe_lab
 from pe_lab.diagnosis import diagnose as measuring
-from pe_lab.diagnosis.answers import asked, predicted, wrongly
+from pe_lab.diagnosis.answers import Asked, asked, predicted, wrongly
 from pe_lab.diagnosis.interventions import distances_clamped, far_masked, forced
+from pe_lab.diagnosis.measures import attended
 from pe_lab.diagnosis.record import NAME
 from pe_lab.experiment.load_run import load
 
@@ -81,6 +86,98 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
     some = questions.wrong_target >= 0
     follows = (forced_wrong.numpy() == questions.wrong_target)[some].mean()
     assert rows["follows a wrong token"].value == follows
+
+
+def test_the_heads_that_read_and_their_mass(folder):
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    found, model = measuring.diagnose(run, "long_x4"), measuring.plain_model(run)
+    mass = {}
+    for split in ("in_domain", "long_x4"):
+        questions = asked(run.plan.task.split(split), split, *run.sequences(split))
+        _, seen = attended(model, questions)
+        mass[split] = seen, wrongly(model, questions)
+    seen, _ = mass["in_domain"]
+    means = {
+        (layer, head): float(of[:, head].mean())
+        for layer, of in seen.values["mass"].items()
+        for head in range(of.shape[1])
+    }
+    reading = [head for head, mean in means.items() if mean >= 0.3]
+    assert found.heads == (reading or [max(means, key=means.get)])
+    seen, wrong = mass["long_x4"]
+    each = seen.of("mass", found.heads).numpy()
+    assert found.by_name["mass of right answers"].value == pytest.approx(each[~wrong].mean())
+    assert found.by_name["mass of wrong answers"].value == pytest.approx(each[wrong].mean())
+
+
+@pytest.fixture
+def bench():
+    made = object.__new__(measuring._Bench)
+    made.model, made.rows = None, []
+    return made
+
+
+def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monkeypatch):
+    """2 is right on even sequences and 4 on odd ones: chosen elsewhere, both are wrong."""
+    everything = np.ones((4, 3), dtype=bool)
+    rows = np.array([0, 0, 1, 1])
+    bench.far, bench.near = (
+        Asked(None, None, None, rows, rows, everything, everything, rows) for _ in range(2)
+    )
+    bench.plain = {bench.far: np.ones(4), bench.near: np.zeros(4)}
+    monkeypatch.setattr(measuring, "_scaled", lambda part, factor: factor)
+
+    def wrongly(model, questions, make):
+        right = {2.0: 0, 4.0: 1}.get(make(None))
+        if questions is bench.near:
+            return np.zeros(4)
+        return np.ones(4) if right is None else (bench.far.row != right).astype(float)
+
+    monkeypatch.setattr(measuring, "wrongly", wrongly)
+    bench._temperature()
+    (row, factor) = bench.rows
+    assert (row.value, factor.value) == (1.0, 3.0)
+
+
+def test_a_term_is_lost_where_it_fell_by_more_than_its_deviation(bench):
+    def of(*values):
+        return {0: torch.tensor(values)[:, None, None]}
+
+    bench.attended = SimpleNamespace(usual=of(-1.0, -1.0, -1.0), deviation=of(0.5, 0.5, 0.5))
+    bench.beyond = SimpleNamespace(usual=of(-2.0, -1.4, 0.0))
+    assert bench._lost_terms()[0].flatten().tolist() == [-1.0, -math.inf, -math.inf]
+
+
+def test_interventions_get_the_trained_distance_and_these_tokens(folder, monkeypatch):
+    reached, onto = [], []
+
+    def clamped(reach):
+        reached.append(reach)
+        return distances_clamped(reach)
+
+    def force(part, tokens, heads):
+        onto.append("held" if tokens is part.held else "wrong")
+        return forced(part, tokens, heads)
+
+    monkeypatch.setattr(measuring, "distances_clamped", clamped)
+    monkeypatch.setattr(measuring, "forced", force)
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    measuring.diagnose(run, "long_x4")
+    assert set(reached) == {15}
+    assert onto[0] == "held"
+    assert onto[-1] == "wrong"
+
+
+def test_terms_are_limited_to_their_range_in_domain(bench, monkeypatch):
+    bench.model = SimpleNamespace(encodings=[SimpleNamespace(reads_positions=False)])
+    bench.attended = SimpleNamespace(least="least in domain", largest="largest in domain")
+    bench.beyond = SimpleNamespace(least="least", largest="largest")
+    monkeypatch.setattr(bench, "_has_term", lambda: True, raising=False)
+    made = []
+    monkeypatch.setattr(bench, "_intervene", lambda name, make: make(None), raising=False)
+    monkeypatch.setattr(measuring, "terms_clamped", lambda *limits: made.append(limits))
+    bench._clamped()
+    assert made == [("least in domain", "largest in domain")]
 
 
 def test_what_is_recorded_is_not_measured_again(run_cli, monkeypatch):
