@@ -28,7 +28,7 @@ from pe_lab.common.errors import PeLabError, RunError, UsageError, writing
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.signals import StopOnSignal, stopping
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of, frame_of
 from pe_lab.diagnosis.record import Row
 from pe_lab.diagnosis.verdict import CAUSES
@@ -168,15 +168,14 @@ def _paths(options: WhyOptions) -> list[Path]:
 
 def _worst(runs: pl.DataFrame) -> dict[str, str]:
     """Setting -> the split out of domain with the highest mean error."""
-    columns = [f"ood/{split}/error" for split in splits_of(runs) if split != IN_DOMAIN]
-    columns = [column for column in columns if column in runs.columns]
-    means = runs.group_by("setting").agg(pl.col(columns).cast(pl.Float64).mean())
+    of = {split: metric_name(split, "error") for split in splits_of(runs) if split != IN_DOMAIN}
+    of = {split: column for split, column in of.items() if column in runs.columns}
+    means = runs.group_by("setting").agg(pl.col(of.values()).cast(pl.Float64).mean())
     found = {}
     for row in means.iter_rows(named=True):
-        errors = {c: row[c] for c in columns if row[c] is not None}
+        errors = {split: row[column] for split, column in of.items() if row[column] is not None}
         if errors:
-            worst = max(errors, key=lambda column: errors[column])
-            found[row["setting"]] = worst.removeprefix("ood/").removesuffix("/error")
+            found[row["setting"]] = max(errors, key=lambda split: errors[split])
     return found
 
 

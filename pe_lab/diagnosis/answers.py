@@ -4,7 +4,7 @@ Shape letters: n answers, N sequences, T tokens, V words.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -66,10 +66,9 @@ class Asked:
             here = (self.row >= start) & (self.row < start + size)
             rows = slice(start, start + size)
             positions = self.positions if len(self.positions) == 1 else self.positions[rows]
-            yield Asked(
-                self.task, self.batch.take(rows), positions, self.row[here] - start,
-                self.place[here], self.held[here], self.wrong[here], self.wrong_target[here],
-            )  # fmt: skip
+            some = self.only(here)
+            batch = self.batch.take(rows)
+            yield replace(some, batch=batch, positions=positions, row=some.row - start)
 
     def only(self, chosen: Bools) -> "Asked":
         """Some of the answers, of the same sequences."""

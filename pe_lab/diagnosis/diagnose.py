@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import plain, validated
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.task import TRAIN, Bools
 from pe_lab.diagnosis.answers import Asked, Made, asked, predicted, wrong, wrongly
 from pe_lab.diagnosis.hook import Intervention
@@ -59,13 +59,6 @@ def plain_model(run: LoadedRun) -> Model:
     model = replace(run.plan, config=config).model()
     model.load_state_dict(run.model.state_dict())
     return model.eval()
-
-
-def measured(run: LoadedRun, split: str, metric: str) -> float | None:
-    """What the run measured of a split."""
-    where = split if split == IN_DOMAIN else f"ood/{split}"
-    found: float | None = run.summary["metrics"].get(f"{where}/{metric}")
-    return found
 
 
 def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = None) -> Diagnosis:
@@ -144,7 +137,8 @@ class _Bench:
         self._controls()
         self._parts()
         self._attention()
-        guess = [measured(self.run, split, "guess") or 0.0 for split in (self.split, IN_DOMAIN)]
+        metrics = self.run.summary["metrics"]
+        guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
         distances = [
             *self._distances(IN_DOMAIN, self.near, self.attended),
             *self._distances(self.split, self.far, self.beyond),
@@ -172,15 +166,16 @@ class _Bench:
             return
         far, near = (in_trained_positions(q, self.reach) for q in (self.far, self.near))
         # Restored of the added error of the same answers, and shown as of all answers.
-        added, value = [], []
+        plain, change = [], []
         for moved, questions in ((far, self.far), (near, self.near)):
-            plain = wrongly(self.model, replace(moved, positions=questions.positions)).mean()
-            changed = wrongly(self.model, moved).mean()
-            added.append(float(plain))
-            value.append(float(self.plain[questions].mean() + changed - plain))
-        lost, taken = added[0] - added[1], self.plain[self.far].mean() - value[0]
-        restored = float(taken / lost) if lost > 0 else None
-        self.rows.append(Row("positions clamped", "intervention", value[0], value[1], restored))
+            before = wrongly(self.model, replace(moved, positions=questions.positions))
+            plain.append(float(before.mean()))
+            change.append(float(wrongly(self.model, moved).mean()) - plain[-1])
+        errors = [float(self.plain[q].mean()) for q in (self.far, self.near)]
+        added = plain[0] - plain[1]
+        restored = -change[0] / added if added > 0 else None
+        shown = errors[0] + change[0], errors[1] + change[1]
+        self.rows.append(Row("positions clamped", "intervention", *shown, restored))
 
     def _interventions(self) -> None:
         keys, reach, heads = self.keys, self.reach, self.heads
@@ -310,19 +305,12 @@ class _Bench:
     def _add(self, name: str, kind: str, count: Callable[[Asked], npt.NDArray[Any]]) -> None:
         self._row(name, kind, *(_mean(count(questions)) for questions in (self.far, self.near)))
 
-    def _row(
-        self, name: str, kind: str, value: float | None, near: float | None,
-        plain: float | None = None,
-    ) -> None:  # fmt: skip
-        """Args:
-        plain: the error of the same answers without the intervention; None: of all.
-        """
-        plain = float(self.plain[self.far].mean()) if plain is None else plain
+    def _row(self, name: str, kind: str, value: float | None, near: float | None) -> None:
+        plain = float(self.plain[self.far].mean())
         added = plain - float(self.plain[self.near].mean())
-        intervenes = kind in ("intervention", "detail") and value is not None
-        restored = (
-            (plain - value) / added if intervenes and value is not None and added > 0 else None
-        )
+        restored = None
+        if kind in ("intervention", "detail") and value is not None and added > 0:
+            restored = (plain - value) / added
         self.rows.append(Row(name, kind, value, near, restored))
 
 
@@ -345,6 +333,6 @@ def _mean(values: npt.NDArray[Any]) -> float | None:
 
 
 def _finite_mean(values: Tensor) -> float | None:
-    """The mean of the finite values; None where there is none."""
+    """The mean of the finite values; None if there is none."""
     finite = values[values.isfinite()]
     return float(finite.mean()) if len(finite) else None

@@ -3,14 +3,13 @@
 Shape letters: n answers, H heads, S keys.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from pe_lab.diagnosis.answers import Asked, predicted
-from pe_lab.diagnosis.hook import Intervention, Reading, Seen
+from pe_lab.diagnosis.hook import Reading, Seen
 from pe_lab.diagnosis.interventions import Head, answers_rows, position_term
 from pe_lab.models.base import Model
 
@@ -19,14 +18,13 @@ QUANTITIES = ("mass", "margin", "log_odds", "count", "gap", "entropy", "first")
 
 @dataclass
 class Attended:
-    """Measures of every answer in every head: quantity -> layer -> (n, H), and the range of the
-    encoding's term, with its mean and deviation where the answer is
-    held: layer -> (H, 1, 1).
+    """Measures of every answer in every head: quantity -> layer -> (n, H). Of the encoding's term
+    the range, and the mean and deviation at the tokens that hold the answer: layer -> (H, 1, 1).
 
     - ``mass``: the weights on the tokens that hold the answer.
     - ``margin``: their highest logit less the highest of the other keys.
-    - ``log_odds``: log of their share by softmax over that of the others. With N others it is
-      ``count`` - ``gap``, where ``count`` = -log N (less, and the gap of their mean exponential).
+    - ``log_odds``: log of their share by softmax over that of the N other keys. It is ``count`` -
+      ``gap``: ``count`` is -log N, and ``gap`` the log of the others' mean exponential less theirs.
     - ``entropy``: of the weights, in nats. ``first``: the weight on the first token.
     """
 
@@ -44,7 +42,6 @@ class Attended:
 def attended(
     model: Model,
     questions: Asked,
-    make: Callable[[Asked], Intervention] = lambda part: Intervention(),
 ) -> tuple[Tensor, Attended]:
     """The logits (n, V) of the answers, and the measures of attention."""
     parts: dict[str, dict[int, list[Tensor]]] = {name: {} for name in QUANTITIES}
@@ -58,7 +55,7 @@ def attended(
 
         return read
 
-    logits = predicted(model, questions, make, reading)
+    logits = predicted(model, questions, read=reading)
     found = Attended({k: {n: torch.cat(v) for n, v in by.items()} for k, by in parts.items()})
     for layer, of_chunks in terms.items():
         each = torch.stack(of_chunks)

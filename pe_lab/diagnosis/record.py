@@ -4,17 +4,13 @@ Read without torch, so that tables and reports show verdicts.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from pe_lab.common.errors import DamagedError, PeLabError, RunError
-from pe_lab.common.files import read_file
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import sealed_lines, unsealed_lines
+from pe_lab.store.schema import sealed_lines
 
 METHOD = 1
 """The number of this method: the rows of another one are measured again."""
@@ -91,29 +87,7 @@ def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
         DamagedError: the record is not as it was written, or is that of another run.
         RunError: the file cannot be read.
     """
-    path = folder.path / NAME
-    try:
-        content = read_file(path)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(
-            f"{path} cannot be read ({error.strerror}): make it readable, or remove it"
-        ) from None
-    try:
-        lines = unsealed_lines(content, path, REMEDY).splitlines()
-        found = [_READ.validate_json(line) for line in lines]
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise DamagedError(
-            f"{path} is not a record of pe-lab why ({problem['msg']} at "
-            f"{'.'.join(map(str, problem['loc']))}): {REMEDY}"
-        ) from None
-    for one in found:
-        if one.run != folder.identity:
-            raise DamagedError(
-                f"{path} is of the run {one.run}, not of {folder.identity}: {REMEDY}"
-            )
+    found = folder.sealed_rows(NAME, _READ, lambda one: one.run, REMEDY)
     return [one for one in found if one.method == METHOD]
 
 
@@ -125,22 +99,6 @@ def keep(folder: RunFolder, diagnosis: Diagnosis) -> None:
     """
     with folder.lock(LOCK_TIMEOUT_S):
         kept = [one for one in read_diagnoses(folder) if one.split != diagnosis.split]
+        lines = [json.dumps(asdict(one), allow_nan=False) for one in (*kept, diagnosis)]
         folder.make()
-        folder.write(NAME, sealed_lines(b"".join(_lines([*kept, diagnosis]))))
-
-
-def _lines(diagnoses: Iterable[Diagnosis]) -> Iterable[bytes]:
-    for one in diagnoses:
-        yield json.dumps(asdict(one), allow_nan=False).encode() + b"\n"
-
-
-def diagnoses_of(paths: Iterable[str | Path]) -> dict[str, list[Diagnosis]]:
-    """The recorded diagnoses of runs: path -> diagnoses; a damaged record counts as none."""
-    found: dict[str, list[Diagnosis]] = {}
-    for path in map(Path, paths):
-        if (path / NAME).exists():
-            try:
-                found[str(path)] = read_diagnoses(RunFolder(path))
-            except PeLabError:
-                continue
-    return found
+        folder.write(NAME, sealed_lines("".join(f"{line}\n" for line in lines).encode()))

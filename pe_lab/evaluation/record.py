@@ -12,11 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import DamagedError, RunError
-from pe_lab.common.files import read_file
+from pe_lab.common.errors import RunError
 from pe_lab.core.metrics import GENERATED, METRICS
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import EVALUATION, read_rows, sealed_lines, unsealed_lines
+from pe_lab.store.schema import EVALUATION, sealed_lines
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"
@@ -73,21 +72,7 @@ def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
         DamagedError: the record is not as it was written, or is that of another run.
         RunError: the file cannot be read.
     """
-    path = folder.path / NAME
-    try:
-        content = read_file(path)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(
-            f"{path} cannot be read ({error.strerror}): make it readable, or remove it"
-        ) from None
-    rows = read_rows(EVALUATION, path, REMEDY, unsealed_lines(content, path, REMEDY))
-    for row in rows:
-        if row["run"] != folder.identity:
-            raise DamagedError(
-                f"{path} is of the run {row['run']}, not of {folder.identity}: {REMEDY}"
-            )
+    rows = folder.sealed_rows(NAME, EVALUATION, lambda row: row["run"], REMEDY)
     return [dict(row) for row in rows]
 
 

@@ -11,7 +11,7 @@ from pe_lab.common.config_dir import refuse_foreign
 from pe_lab.common.errors import DamagedError, UsageError, reason, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.check import check
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.task import Batch, Ints
 from pe_lab.inspection.data import Inspection, Source
 from pe_lab.inspection.inspect import inspect
@@ -58,7 +58,11 @@ class LoadedRun:
         """The split with the highest error that the run measured; in_domain where it has no
         other."""
         measured = self.summary["metrics"]
-        errors = {split: measured.get(f"ood/{split}/error") for split in self.plan.splits}
+        errors = {
+            split: measured.get(metric_name(split, "error"))
+            for split in self.plan.splits
+            if split != IN_DOMAIN
+        }
         found = {split: error for split, error in errors.items() if error is not None}
         return max(found, key=lambda split: found[split], default=IN_DOMAIN)
 

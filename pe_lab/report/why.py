@@ -15,8 +15,8 @@ WIDTH, HEIGHT = 320, 180
 
 
 def picture(cells: Sequence[Cell]) -> Spec:
-    """Bars of the restored share for each intervention, seeds as ticks; below them the attention
-    mass and the margin against the distance of the answer, a line for each seed."""
+    """Bars of the restored share for each intervention, seeds as ticks; beside them the
+    attention mass and the margin against the distance of the answer, a line for each seed."""
     rows = [
         alt.hconcat(
             _bars(cell),

@@ -16,13 +16,14 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write, writing
 from pe_lab.common.files import no_link, read_file, replace_file
@@ -38,9 +39,12 @@ from pe_lab.store.schema import (
     digest_of,
     does_not_fit,
     read_json,
+    read_rows,
     sealed,
+    unsealed_lines,
 )
 
+T = TypeVar("T")
 State = Literal["running", "interrupted", "failed", "finished"]
 DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")
 """Files that say how a run was made; they stay as they are once it is finished."""
@@ -119,6 +123,35 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             for part in self.path.glob(".*.part"):
                 part.unlink()
+
+    def sealed_rows(
+        self, name: str, schema: TypeAdapter[T], run_of: Callable[[T], str], remedy: str
+    ) -> list[T]:
+        """The rows of a sealed file of JSON lines, each of this run; none if there is no such file.
+
+        Args:
+            run_of: the identity of the run that a row is of.
+
+        Raises:
+            DamagedError: the file is not as it was written, or is that of another run.
+            RunError: it cannot be read.
+        """
+        path = self.path / name
+        try:
+            content = read_file(path)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunError(
+                f"{path} cannot be read ({error.strerror}): make it readable, or remove it"
+            ) from None
+        rows = read_rows(schema, path, remedy, unsealed_lines(content, path, remedy))
+        for row in rows:
+            if run_of(row) != self.identity:
+                raise DamagedError(
+                    f"{path} is of the run {run_of(row)}, not of {self.identity}: {remedy}"
+                )
+        return rows
 
     def write(self, name: str, content: bytes) -> None:
         """A file in the folder, written atomically; RunError if that fails."""
