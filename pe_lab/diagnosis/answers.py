@@ -17,6 +17,8 @@ from pe_lab.models.base import Model
 
 TOKENS = 24_000
 """Tokens read of a split: a few hundred answers, in seconds."""
+ANSWERS = 1_500
+"""Answers of a split from which no more sequences are read."""
 FEWEST, MOST = 40, 150
 """Sequences of a split."""
 CHUNK = 6_000
@@ -81,7 +83,8 @@ class Asked:
 def asked(task: Task, split: str, batch: Batch, positions: Ints) -> Asked | None:
     """All scored answers of the first sequences of a split; None: the task does not say which
     tokens hold them."""
-    n = min(max(TOKENS // batch.tokens.shape[1], FEWEST), MOST, len(batch))
+    enough = round(ANSWERS / max(float(batch.scored.sum(1).mean()), 1))
+    n = min(max(min(TOKENS // batch.tokens.shape[1], enough), FEWEST), MOST, len(batch))
     batch = batch.take(slice(0, n))
     row, place = np.nonzero(batch.scored)
     held = task.holds_answer(batch, row, place)

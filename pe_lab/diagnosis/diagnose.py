@@ -182,13 +182,17 @@ class _Bench:
         if self._has_term():
             usual = self._lost_terms()
             self._intervene("usual penalty", lambda part: usual_penalty(part, usual))
-        self._add("fewer keys", "intervention", self._fewer)
+        windows = [layer.attention.window for layer in _layers(self.model)]
+        more_keys = any(window is None or window > keys for window in windows)
+        if more_keys:
+            self._add("fewer keys", "intervention", self._fewer)
         self._intervene("far keys masked", lambda part: far_masked(part, reach))
         layers = range(len(self.model.encodings))
         for layer in layers if len(layers) > 1 else ():
             here = partial(far_masked, trained=reach, layers=[layer])
             self._intervene(f"far keys masked in layer {layer}", here, "detail")
-        self._intervene("logits times log n", lambda part: log_scaled(keys), "detail")
+        if more_keys:
+            self._intervene("logits times log n", lambda part: log_scaled(keys), "detail")
         self._intervene("oracle", lambda part: forced(part, part.held, heads))
 
     def _lost_terms(self) -> dict[int, Tensor]:

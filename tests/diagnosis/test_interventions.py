@@ -261,7 +261,8 @@ def test_the_range_of_a_term_is_that_of_all_queries(made):
 @pytest.mark.parametrize(
     ("pe", "names"),
     [("path", {"reflections", "convolution"}), ("fox", {"gate"}), ("conv", {"convolution"}),
-     ("alibi", {"bias"}), ("rope", {"rotation"}), ("learned", {"embedding"}), ("none", set())],
+     ("alibi", {"bias"}), ("rope", {"rotation", "fast pairs", "slow pairs"}),
+     ("learned", {"embedding"}), ("none", set())],
 )  # fmt: skip
 def test_each_part_of_an_encoding_can_be_left_out(made, pe, names):
     model, questions = made(pe)
@@ -271,3 +272,15 @@ def test_each_part_of_an_encoding_can_be_left_out(made, pe, names):
         with encoded(model, lambda encoding, name=name: encoding.ablations().get(name, encoding)):
             assert not torch.allclose(predicted(model, questions), plain, atol=1e-4)
     assert torch.equal(predicted(model, questions), plain)
+
+
+def test_rope_without_its_fast_pairs_is_rope_with_the_slow_ones_alone(made):
+    model, questions = made("rope")
+    (layer, *_), place = model.encodings, questions.positions
+    turns = layer.frequencies * layer.train_len / (2 * np.pi)
+    for name, kept in (("fast pairs", turns < 1), ("slow pairs", turns >= 1)):
+        assert kept.any()
+        found = layer.ablations()[name].factors(torch.from_numpy(place))
+        still = torch.ones_like(found)
+        plain = layer.factors(torch.from_numpy(place))
+        torch.testing.assert_close(found, torch.where(kept, plain, still))

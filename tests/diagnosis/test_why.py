@@ -139,6 +139,16 @@ def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monk
     assert (row.value, factor.value) == (1.0, 3.0)
 
 
+def test_within_a_window_no_query_sees_more_keys_than_in_training(folder):
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    model = measuring.plain_model(run)
+    for windows, shown in (((15, 15), False), ((15, 16), True)):
+        for layer, window in zip(model.layers, windows, strict=True):
+            layer.attention.window = window
+        found = measuring.diagnose(run, "long_x4", model).by_name
+        assert ("fewer keys" in found) == ("logits times log n" in found) == shown
+
+
 def test_a_term_is_lost_where_it_fell_by_more_than_its_deviation(bench):
     def of(*values):
         return {0: torch.tensor(values)[:, None, None]}
