@@ -23,7 +23,7 @@
 The tables include the runs of the suite in runs_dir=runs; pe-lab suite v1 pe=mine makes them. An
 entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v1 is
 conf/suite/v1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
-for each task, entry and split, with shares instead of %. With task=, pe= or family=, a further table
+for each task, entry and split, with shares instead of %. With task=, pe= or family=, another table
 has the verdicts of pe-lab why where runs were diagnosed (docs/why.md). docs/method.md defines what
 the other tables show; there are no ranks and no single score.
 """
