@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from pe_lab.common.output import printable
 from pe_lab.core.metrics import COSTS, IN_DOMAIN, TABLED
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
+from pe_lab.diagnosis.cells import Cell
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.evaluations import recorded, shown_encoding
@@ -54,6 +56,7 @@ class Setting:
         cells: the error on each split; None where the split was too long for the encoding.
         ood: the mean error over the OOD splits, or over all lengths; None where one is missing.
         everywhere: how many seeds are at or below the threshold on every OOD split.
+        why: the diagnosed seeds of a split, for each split of which pe-lab why has some.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Setting:
     ood: Band | None
     everywhere: int
     cost: Mapping[str, Band | None]
+    why: Sequence[Cell] = ()
 
     @property
     def label(self) -> str:
@@ -155,20 +159,27 @@ def _departure(setting: Setting) -> tuple[int, int, str]:
     return -len(setting.seeds), len(setting.differs.split()), setting.differs
 
 
-def sections(runs: pl.DataFrame, splits: pl.DataFrame, where: str | None = None) -> list[Section]:
+def sections(
+    runs: pl.DataFrame,
+    splits: pl.DataFrame,
+    where: str | None = None,
+    why: Mapping[str, Sequence[Cell]] = MappingProxyType({}),
+) -> list[Section]:
     """One section for each task.
 
     Args:
         runs: finished runs, as ``frame.read_runs`` gives them.
         splits: their ``frame.by_split``.
         where: the condition that selected the runs.
+        why: setting -> its diagnosed seeds.
     """
-    return [
-        section(
-            part, splits.filter(pl.col("task") == task), labels(part), note=_pooled(part, where)
-        )
-        for (task,), part in sorted(runs.group_by("task", maintain_order=True), key=lambda p: p[0])
-    ]
+    found = []
+    for (task,), part in sorted(runs.group_by("task", maintain_order=True), key=lambda p: p[0]):
+        of_task, note = splits.filter(pl.col("task") == task), _pooled(part, where)
+        one = section(part, of_task, labels(part), note=note)
+        settings = (replace(s, why=why.get(s.name, ())) for s in one.settings)
+        found.append(replace(one, settings=tuple(settings)))
+    return found
 
 
 def _pooled(runs: pl.DataFrame, where: str | None) -> str:
