@@ -255,7 +255,6 @@ def test_evaluations_without_an_identity_are_refused(here: Here) -> None:
 
 
 def test_a_torn_last_line_is_one_sentence(here: Here) -> None:
-    """Deep nesting raised RecursionError in results, verify, report and eval of every run."""
     evaluate(made("rope"), "pi", {64: 0.25})
     run = made("cope")
     evaluate(run, "pi", {64: 0.5})
