@@ -32,14 +32,15 @@ from pe_lab.common.output import counted
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of, frame_of
-from pe_lab.diagnosis.record import Row
-from pe_lab.diagnosis.verdict import CAUSES
+from pe_lab.diagnosis.record import Diagnosis, Row
+from pe_lab.diagnosis.verdict import CAUSES, verdict
 from pe_lab.results import verdicts
 from pe_lab.results.frame import read_runs, runs_of, splits_of
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell as Text
 from pe_lab.results.presentation.formats import Format, Table, print_tables
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.store.run_folder import RunFolder
 
 PICTURES, PARQUET = (".png", ".svg", ".pdf"), ".parquet"
 SENTENCES = 4
@@ -152,6 +153,7 @@ def diagnosed(
     """
     # Imported here: torch takes a second.
     from pe_lab.diagnosis.diagnose import recorded
+    from pe_lab.experiment.tracking import track_later
 
     trust(config_dir)
     runs = runs_of(paths)
@@ -170,9 +172,21 @@ def diagnosed(
                     raise
                 left_out(error)
                 continue
+            track_later(RunFolder(path), _tracked(one))
             label = " ".join([row["pe"], names.get(setting, "")]).strip()
             found.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
     return found
+
+
+def _tracked(one: Diagnosis) -> dict[str, float | str]:
+    """What the run's tracker shows: the verdict of this seed, and the restored shares."""
+    begin = f"why/{one.split}"
+    shares = {
+        f"{begin}/{row.name.replace(' ', '_')}": row.restored
+        for row in one.rows
+        if row.kind == "intervention" and row.restored is not None
+    }
+    return {f"{begin}/verdict": verdict([one]).cause, **shares}
 
 
 def _paths(options: WhyOptions) -> list[Path]:

@@ -18,7 +18,7 @@ from pe_lab.results.labels import labels
 from pe_lab.results.presentation.evaluations import scales
 from pe_lab.results.presentation.tables import CLUSTERS, pooled_note
 from pe_lab.results.reader import text
-from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_interval
+from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_rates
 from pe_lab.results.suite import threshold
 
 
@@ -27,25 +27,16 @@ class Band:
     """A number over the seeds.
 
     Args:
-        low, high: the 95 % t interval; None for one seed, and for two clusters.
         k: how many of the n are at or below the threshold; None without one.
         values: every seed, ascending.
     """
 
     mean: float
-    low: float | None
-    high: float | None
     n: int
     median: float
     k: int | None
     clusters: bool
     values: Sequence[float]
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Low, at least 0, and high; without an interval the mean."""
-        low, high = (self.mean if end is None else end for end in (self.low, self.high))
-        return max(0.0, low), high
 
     @property
     def rate(self) -> str:
@@ -255,11 +246,11 @@ def section(
 
 
 def _of_its_splits(mean: Band | None, cells: Mapping[str, Band | None]) -> Band | None:
-    """The mean; of two clusters, and without interval, where a split that it averages is."""
+    """The mean; of two clusters where a split that it averages is."""
     averaged = (band for split, band in cells.items() if split != IN_DOMAIN)
     if mean is None or mean.n == 1 or not any(band and band.clusters for band in averaged):
         return mean
-    return replace(mean, clusters=True, low=None, high=None)
+    return replace(mean, clusters=True)
 
 
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
@@ -282,7 +273,7 @@ def bands(
     rows: pl.DataFrame, by: Sequence[str], value: str, threshold: pl.Expr = NO_THRESHOLD
 ) -> dict[tuple[Any, ...], Band | None]:
     """The band of a column for each group; None where no row of it has a value."""
-    table = with_interval(rows.group_by(by).agg(**spread(pl.col(value), threshold)))
+    table = with_rates(rows.group_by(by).agg(**spread(pl.col(value), threshold)))
     columns = [field.name for field in fields(Band)]
     groups = zip(table.select(by).iter_rows(), table.select(columns).iter_rows(), strict=True)
     return {key: Band(*band) if band[columns.index("n")] else None for key, band in groups}

@@ -179,7 +179,7 @@ def table(section: Section) -> Grid:
     caption += (
         ": k/n seeds at or below the threshold and the median; below, the " if rated else ", "
     )
-    caption += "mean over seeds ± half its 95 % interval. "
+    caption += "mean over seeds. "
     if any(band.clusters for band in shown):
         caption += "‡: the seeds form two clusters. "
     if judged:
@@ -234,11 +234,10 @@ def _error_cell(band: Band | None, section: Section, absent: str) -> Cell:
         return Cell(absent, order=1e9)
     # The square root tells small errors apart.
     share = round(1 - min(1.0, max(0.0, band.mean) / section.worst) ** 0.5, 3)
-    half = "" if band.high is None else f"± {percent(band.high - band.mean)}"
     if not band.rate:
-        return Cell(percent(band.mean), half, share, order=band.mean)
-    below = f"{percent(band.mean)} {half}".strip()
-    return Cell(f"{band.rate} {percent(band.median)}", below, share, order=band.mean)
+        return Cell(percent(band.mean), "", share, order=band.mean)
+    text = f"{band.rate} {percent(band.median)}"
+    return Cell(text, percent(band.mean), share, order=band.mean)
 
 
 def number(value: float) -> str:
