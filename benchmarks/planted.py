@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ def _drowned(attention: MultiHeadAttention, trained: int) -> Callable[..., Tenso
     return average
 
 
-def penalised(model: Model, run: LoadedRun) -> None:
-    """Fire's bias falls by 0.5 for each token beyond a quarter of the trained distance."""
+def penalised(model: Model, run: LoadedRun, slope: float = 0.5) -> None:
+    """Fire's bias falls for each token beyond the trained distance."""
     reach = run.plan.dims.train_len
 
     def change(encoding: Any) -> None:
@@ -156,7 +156,7 @@ def penalised(model: Model, run: LoadedRun) -> None:
 
         def bias(pos_q: Tensor, pos_k: Tensor) -> Tensor:
             far = (pos_q[:, :, None] - pos_k[:, None] - reach).clamp(min=0)
-            return plain(pos_q, pos_k) - 0.5 * far[:, None]
+            return plain(pos_q, pos_k) - slope * far[:, None]
 
         encoding.bias = bias
 
@@ -258,9 +258,9 @@ UNSEEN = tuple(
         (replace(PLANTS[0], pe="conv"), "long_x4"),
         (PLANTS[1], "long_x2"),
         (PLANTS[2], "long_x2"),
-        (Plant("logits divided by 2", "temperature", "cope", divided(2)), "long_x4"),
-        (Plant("logits divided by 3", "temperature", "conv", divided(3)), "long_x4"),
-        (PLANTS[4], "long_x2"),
+        (Plant("logits divided by 5", "temperature", "cope", divided(5)), "long_x4"),
+        (Plant("logits divided by 4", "temperature", "conv", divided(4)), "long_x4"),
+        (replace(PLANTS[4], change=partial(penalised, slope=4.0)), "long_x2"),
         (PLANTS[5], "long_x4"),
         (PLANTS[6], "long_x4"),
         (replace(PLANTS[6], pe="conv"), "long_x4"),

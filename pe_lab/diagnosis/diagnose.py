@@ -164,18 +164,30 @@ class _Bench:
             with suppress(NotClampedError):
                 self._intervene(name, lambda part: distances_clamped(self.reach))
             return
-        far, near = (in_trained_positions(q, self.reach) for q in (self.far, self.near))
-        # Restored of the added error of the same answers, and shown as of all answers.
-        plain, change = [], []
-        for moved, questions in ((far, self.far), (near, self.near)):
-            before = wrongly(self.model, replace(moved, positions=questions.positions))
-            plain.append(float(before.mean()))
-            change.append(float(wrongly(self.model, moved).mean()) - plain[-1])
-        errors = [float(self.plain[q].mean()) for q in (self.far, self.near)]
-        added = plain[0] - plain[1]
-        restored = -change[0] / added if added > 0 else None
-        shown = errors[0] + change[0], errors[1] + change[1]
-        self.rows.append(Row("positions clamped", "intervention", *shown, restored))
+        self._in_trained_positions()
+
+    def _in_trained_positions(self) -> None:
+        """One answer of each sequence with all positions within those of training, also with the
+        oracle. Restored of the added error of these answers, and shown as of all answers."""
+        heads, errors = self.heads, [float(self.plain[q].mean()) for q in (self.far, self.near)]
+        moved = [in_trained_positions(q, self.reach) for q in (self.far, self.near)]
+        plain = [
+            float(wrongly(self.model, replace(m, positions=q.positions)).mean())
+            for m, q in zip(moved, (self.far, self.near), strict=True)
+        ]
+        makes: dict[str, Made] = {
+            "positions clamped": lambda part: Intervention(),
+            "positions clamped and oracle": lambda part: forced(part, part.held, heads),
+        }
+        for name, make in makes.items():
+            change = [
+                float(wrongly(self.model, m, make).mean()) - before
+                for m, before in zip(moved, plain, strict=True)
+            ]
+            added = plain[0] - plain[1]
+            restored = -change[0] / added if added > 0 else None
+            shown = errors[0] + change[0], errors[1] + change[1]
+            self.rows.append(Row(name, "intervention", *shown, restored))
 
     def _interventions(self) -> None:
         keys, reach, heads = self.keys, self.reach, self.heads

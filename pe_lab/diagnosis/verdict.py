@@ -8,7 +8,8 @@ Of a seed, in this order:
 4. ``not retrieval``: attention forced onto the right tokens restores less than half, and so do the
    interventions that are not told these tokens. Those also act in heads that do not read the
    answer, and before them.
-5. the causes whose intervention restores at least half, and adds at most ``HARM`` in domain.
+5. the causes whose intervention restores at least half, and adds at most ``HARM`` in domain;
+   unseen positions also where the oracle restores half with clamped positions alone.
 
 Of several seeds: the verdict that holds in at least two thirds of those that fail, else ``mixed``.
 Where several causes do, it is the one that restores most; of those within ``TIE`` of it, the
@@ -47,6 +48,8 @@ CAUSES = {
 """Cause -> its intervention; those that explain more narrowly come first."""
 UNTOLD = {"temperature", "unseen positions", "unseen distances"}
 """Those whose intervention is not told which tokens hold the answer, as the oracle is."""
+MOVED = "positions clamped and oracle"
+"""Where the oracle restores only with this, positions break what reads attention's result."""
 BECAUSE = {
     "its own penalty on distance": "its encoding lowers the logit of the right token",
     "unseen positions": "it has not seen the positions",
@@ -139,6 +142,8 @@ def causes(one: Diagnosis) -> dict[str, float]:
             continue
         if (row.in_domain or 0.0) <= plain + HARM:
             found[cause] = row.restored
+    if _restored(one, "oracle") < HALF <= _restored(one, MOVED):
+        found["unseen positions"] = _restored(one, MOVED)
     return found
 
 
@@ -176,7 +181,12 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
 
 def _retrieval(one: Diagnosis) -> bool:
     """Whether the fault lies in attention or before it: something done there restores half."""
-    return (one.by_name["oracle"].restored or 0.0) >= HALF or bool(UNTOLD & causes(one).keys())
+    return _restored(one, "oracle") >= HALF or bool(UNTOLD & causes(one).keys())
+
+
+def _restored(one: Diagnosis, name: str) -> float:
+    row = one.by_name.get(name)
+    return 0.0 if row is None or row.restored is None else row.restored
 
 
 def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:

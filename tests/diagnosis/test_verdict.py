@@ -48,6 +48,15 @@ def test_one_seed(cause):
     assert verdict(CASES[cause]).cause == cause
 
 
+def test_positions_that_break_more_than_attention_are_unseen_positions():
+    """The oracle restores with clamped positions alone: the layers after attention need them."""
+    shares = {"oracle": 0.1, "positions clamped": 0.0, "positions clamped and oracle": 0.9}
+    assert verdict([diagnosis(restored=shares)]).cause == "unseen positions"
+    assert verdict([diagnosis(restored=shares | {"oracle": 0.9})]).cause == "mixed"
+    lost = shares | {"positions clamped and oracle": 0.4}
+    assert verdict([diagnosis(restored=lost)]).cause == "not retrieval"
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
