@@ -115,7 +115,13 @@ def _in_short(found: Scores, tasks: list[str]) -> str:
         seeds = sorted({of[task].runs for of in rates.values()})
         n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
         rows.append([task, str(len(entries)), n, named or "none", _alike(found, task)])
-    head = ["task", "entries", "seeds", "highest success rates in %", "not below the highest"]
+    head = [
+        "task",
+        "entries",
+        "seeds",
+        "highest success rates in %",
+        "not different from the highest",
+    ]
     return table(head, rows)
 
 
@@ -126,9 +132,11 @@ def _alike(found: Scores, task: str) -> str:
         return "too few seeds for a test"
     if not of.alike:
         return f"all {of.compared}"
-    if len(of.alike) > 2 * NAMED:
-        return f"{len(of.alike)} of {of.compared}"
-    return ", ".join(sorted(of.alike))
+    named = ", ".join(sorted(of.best))
+    if len(of.best) > 2 * NAMED:
+        named = f"{len(of.best)} of {of.compared}"
+    few = len(of.alike) - len(of.best)
+    return f"{named}; {few} have too few seeds" if few else named
 
 
 def first_table() -> str:

@@ -23,11 +23,11 @@
 The tables include the runs of the suite in runs_dir=runs; pe-lab suite v1 pe=mine makes them. An
 entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v1 is
 conf/suite/v1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
-for each task, entry and split, with shares instead of %. docs/method.md defines what the tables
-show; there are no ranks and no single score.
+for each task, entry and split, with shares instead of %. With task=, pe= or family=, another table
+has the verdicts of pe-lab why where runs were diagnosed (docs/why.md). docs/method.md defines what
+the other tables show; there are no ranks and no single score.
 """
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,10 +65,11 @@ from pe_lab.results.presentation.leaderboard_details import (
     provenance,
     tuning_table,
 )
+from pe_lab.results.presentation.verdicts import Verdicts, verdict_table, with_verdicts
 from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.results.verdicts import of_scores, shipped_diagnoses
 
-PARQUET = ".parquet"
 SHOWN = 10
 """Entries of a table without all=true."""
 
@@ -113,7 +114,7 @@ def show(words: Sequence[str]) -> None:
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
         )
     if options.to is not None:
-        check_file(options.to)
+        file.check_file(options.to)
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
     if options.shipped:
         shipped, digest = file.shipped_rows(suite)
@@ -121,15 +122,14 @@ def show(words: Sequence[str]) -> None:
     found = scores(suite, shipped, here.rows)
     if options.to is not None:
         left = _left_out(here, _lacking(found, here, tasks), suite)
-        if options.to.suffix == PARQUET:
+        if options.to.suffix == file.PARQUET:
             _write_runs(options.to, file.merged(shipped, here.rows), left)
-        elif options.to.suffix in PICTURES:
+        elif options.to.suffix in file.PICTURES:
             _write_picture(options.to, found, tasks)
         else:
             command = shlex.join(["pe-lab", "leaderboard", *words])
-            _write_page(
-                options.to, found, tasks, [*left, *provenance(found, tasks, digest)], command
-            )
+            notes = [*left, *provenance(found, tasks, digest)]
+            _write_page(options.to, found, _why(found, here, tasks, options), tasks, notes, command)
     else:
         _print(found, here, tasks, digest, options)
 
@@ -154,10 +154,20 @@ def _print(
     }
     headline = conclusion(found, columns) if options.view == "families" else ""
     tables = _tables(found, tasks, columns, shown, options)
+    if options.format in ("csv", "json"):
+        rows = with_verdicts(rows, _why(found, here, tasks, options))
+    elif options.view == "families" and options.model_fields_set & {"pe", "task", "family"}:
+        below = verdict_table(_why(found, here, tasks, options), shown, options.split)
+        tables += [below] if below.rows else []
     notes = _notes(found, here, tasks, columns, shown, options)
     if options.details:
         notes += provenance(found, tasks, digest)
     print_tables(options.format, tables, rows, None, notes, facts, headline)
+
+
+def _why(found: Scores, here: Found, tasks: list[str], options: LeaderboardOptions) -> Verdicts:
+    rows = shipped_diagnoses(found.suite, wanted=options.shipped)
+    return of_scores(found, tasks, rows, here.folders)
 
 
 def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[str] | None:
@@ -299,7 +309,7 @@ def _check_together(options: LeaderboardOptions) -> None:
     without: tuple[str, ...] = ()
     why = ""
     if options.to is not None:
-        parquet = options.to.suffix == PARQUET
+        parquet = options.to.suffix == file.PARQUET
         without = ("split", "view", "format", "sort", "pe", "all", "details")
         without += ("family", "task", "thresholds") if parquet else ()
         why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
@@ -327,37 +337,6 @@ def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> 
     check_known("sort={}", [options.sort], [*names, SUITE])
 
 
-PICTURES = (".svg", ".png", ".pdf")
-MARK = '<meta name="generator" content="pe-lab leaderboard">'
-
-
-def check_file(path: Path) -> None:
-    """UsageError if ``to`` is no such kind of file, or would overwrite what is not ours."""
-    if path.suffix not in (PARQUET, ".html", *PICTURES):
-        raise UsageError(
-            f"to={path}: give FILE.html for the page, FILE.svg, .png or .pdf for its heat map, "
-            "FILE.parquet for the runs"
-        )
-    try:
-        folder, there = path.parent.is_dir(), os.path.lexists(path)
-        plain = path.is_file() and not path.is_symlink()
-        head = path.read_bytes()[:1000] if plain else b""
-    except OSError as error:
-        raise UsageError(f"to={path}: {error.strerror}, choose another name") from None
-    ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
-    if not folder:
-        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
-    if there and path.suffix in PICTURES:
-        raise UsageError(f"to={path} is there and is left as it is: choose another name")
-    if there and not plain:
-        raise UsageError(f"to={path} is no plain file and is left as it is: choose another name")
-    if head and not ours:
-        raise UsageError(
-            f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
-            "name"
-        )
-
-
 def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
     file.check_kept(path, rows)
     _say_written(path, rows, f"{{}}, SHA-256 {file.write(rows, path)}..")
@@ -366,12 +345,12 @@ def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
 
 
 def _write_page(
-    path: Path, found: Scores, tasks: list[str], notes: list[str], command: str
+    path: Path, found: Scores, why: Verdicts, tasks: list[str], notes: list[str], command: str
 ) -> None:
     # Imported here: scipy and the charts take a second.
     from pe_lab.report.leaderboard import leaderboard_page
 
-    _write(path, leaderboard_page(found, tasks, notes, command).encode())
+    _write(path, leaderboard_page(found, tasks, why, notes, command).encode())
     _say_written(path, found.rows, "{}; open it in a browser")
 
 

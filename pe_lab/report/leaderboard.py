@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import altair as alt
@@ -20,14 +21,21 @@ from pe_lab.results.presentation.leaderboard import (
     marked_share,
     task_table,
 )
+from pe_lab.results.presentation.verdicts import Verdicts, verdict_table
 
 GENERATOR = "pe-lab leaderboard"
 
 
-def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Grid:
+def leaderboard_grid(
+    found: Scores,
+    tasks: Sequence[str],
+    at_least_half: bool = False,
+    why: Verdicts = MappingProxyType({}),
+) -> Grid:
     """Entries by tasks, the controls last.
 
     Args:
+        why: verdicts, shown on hovering.
         at_least_half: only the entries that have run half of these tasks or more.
     """
     run = set(found.cells["task"])
@@ -54,35 +62,38 @@ def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = 
             Row(
                 display_name(found, entry, names),
                 "(control)" if entry in controls else "",
-                [_cell(found, rates.get(entry, {}), entry, task) for task in names],
+                [_cell(found, rates.get(entry, {}), entry, task, why) for task in names],
             )
             for entry in (*entries, *controls)
         ],
     )
 
 
-def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str) -> Cell:
+def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str, why: Verdicts) -> Cell:
     rate = rates.get(task)
     if rate is None:
-        why = families.missing(found, entry, [task])
-        return Cell("" if why == families.NOT_RUN else why, kind=NOT_RUN, title=why)
+        reason = families.missing(found, entry, [task])
+        return Cell("" if reason == families.NOT_RUN else reason, kind=NOT_RUN, title=reason)
     text, below = marked_share(rate), interval_text(rate)
+    title = why[task, entry].sentence if (task, entry) in why else ""
     if rate.unlearned:
-        return Cell(text, below, kind=UNLEARNED, order=rate.share)
-    return Cell(text, below, round(rate.share, 3), order=rate.share)
+        return Cell(text, below, kind=UNLEARNED, order=rate.share, title=title)
+    return Cell(text, below, round(rate.share, 3), order=rate.share, title=title)
 
 
 def leaderboard_page(
-    found: Scores, tasks: Sequence[str], notes: Sequence[str], command: str
+    found: Scores, tasks: Sequence[str], why: Verdicts, notes: Sequence[str], command: str
 ) -> str:
     """The HTML of the page.
 
     Args:
+        why: verdicts of tasks and entries.
         notes: what is at its end.
         command: that made it.
     """
-    grid = leaderboard_grid(found, tasks)
+    grid = leaderboard_grid(found, tasks, why=why)
     run = [column.name for column in grid.columns]
+    of_task = {task: {key: why[key] for key in why if key[0] == task} for task in run}
     return rendered(
         "pe_lab.report",
         "leaderboard.html",
@@ -91,7 +102,10 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
-        tasks=[(task, task_table(found, task), _seeds(found, task)) for task in run],
+        tasks=[
+            (task, [task_table(found, task), verdict_table(of_task[task])], _seeds(found, task))
+            for task in run
+        ],
         notes=notes,
     )
 
