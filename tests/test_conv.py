@@ -264,7 +264,7 @@ def test_runs_made_before_keep_their_identity() -> None:
     [
         (["model.conv=1"], ["model.conv=1", "at least 2"]),
         (["model.conv=17"], ["task=flipflop", "15 tokens", "model.conv=17", "to 15 or less"]),
-        (["model.conv_at=qkv"], ["conv_at=qkv", "conv=null", "set conv=3"]),
+        (["model.conv_at=embedding"], ["conv_at=embedding", "conv=null", "set conv=3"]),
         (["model.conv=3", "model.conv_at=mlp"], ["model.conv_at=mlp", "embedding", "qkv"]),
         (["model=lstm", "model.conv=3", "model.conv_at=qkv"], ["model.conv_at"]),
         (

@@ -78,11 +78,11 @@ class ConvKeys:
 class AttentionConvKeys(ConvKeys):
     """``ConvKeys``, and ``conv_at``: what is convolved.
 
-    ``embedding`` is as in ``ConvKeys``. ``qkv`` convolves the queries, keys and values of every
-    self-attention, before any rotation (Canon-B; Primer, So 2021, 2109.08668).
+    ``qkv`` convolves the queries, keys and values of every self-attention, before any rotation
+    (Canon-B; Primer, So 2021, 2109.08668). ``embedding`` is as in ``ConvKeys``.
     """
 
-    conv_at: Place = "embedding"
+    conv_at: Place = "qkv"
 
     def __post_init__(self) -> None:
         default = type(self).conv_at

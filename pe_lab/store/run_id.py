@@ -30,7 +30,7 @@ ONLY_EARLY_STOPPING = frozenset({"train.patience", "eval.every"})
 
 _FILES: dict[str, Any] = {"files": {}}
 _COPY = {"letters": "free", "p": None, "bos_eos": False, **_FILES}
-_CONV = {"conv": None, "conv_at": "embedding"}
+_CONV = {"conv": None, "conv_at": "qkv"}
 ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.addition.Addition": {"units_id": "largest"},
     "pe_lab.tasks.brackets.Brackets": _FILES,
