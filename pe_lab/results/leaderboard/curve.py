@@ -25,13 +25,14 @@ def rates_at(found: Scores, groups: dict[str, list[str]], threshold: float) -> R
 
 
 def in_common(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The entries, controls among them, that have run at least half of these tasks; and the tasks
-    that all of these have run."""
+    """The entries, controls among them, that have run at least half of those of these tasks that
+    one has run; and the tasks that all of these entries have run."""
     listed, controls = entry_order(found, tasks)
     cells = found.cells.filter(pl.col("task").is_in(list(tasks)))
     run = dict(cells.group_by("entry").agg(pl.col("task").unique()).iter_rows())
-    entries = [e for e in (*listed, *controls) if 2 * len(run.get(e, ())) >= max(1, len(tasks))]
-    return entries, [task for task in tasks if all(task in run[entry] for entry in entries)]
+    begun = [task for task in tasks if any(task in of for of in run.values())]
+    entries = [e for e in (*listed, *controls) if e in run and 2 * len(run[e]) >= len(begun)]
+    return entries, [task for task in begun if all(task in run[entry] for entry in entries)]
 
 
 def order_at(found: Scores, tasks: Sequence[str], times: float) -> list[tuple[str, float]]:
