@@ -93,14 +93,14 @@ def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Di
         PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written.
     """
     folder = RunFolder(path)
-    known = {one.split: one for one in read_diagnoses(folder)}
-    if split in known and not force:
+    known = {} if force else {one.split: one for one in read_diagnoses(folder)}
+    if split in known:
         return known[split]
     run = load(path)
     split = run.worst_split() if split is None else split
-    if force or split not in known:
+    if split not in known:
         known[split] = diagnose(run, split)
-        keep(folder, known[split])
+        keep(folder, known[split], force=force)
     return known[split]
 
 
