@@ -3,7 +3,6 @@
 Shape letters as in pe/base.py; W width of the values.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -20,11 +19,12 @@ LOGN_START = 0.43
 """s of scalable softmax at first: the value of the paper's figure 1."""
 
 
-class Attention(nn.Module, ABC):
+class Attention(nn.Module):
     """Causal attention with a positional encoding.
 
     A query sees itself and all tokens before it, or as many as the narrower of the model's and
-    the encoding's window holds. Subclasses define the projections of queries, keys and values.
+    the encoding's window holds. Subclasses define the projections of queries, keys and values; this
+    class itself is the attention of projections made elsewhere (``attend``).
 
     Args:
         scaled_heads: the number of heads if logits are multiplied by s_h log n (scalable softmax,
@@ -50,10 +50,10 @@ class Attention(nn.Module, ABC):
         self.window = min(windows, default=None)
         self.encoding, self.conv = encoding, conv
 
-    @abstractmethod
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the last ``queries`` tokens (None: of all), keys and values, (B, H, T, D) and
-        (B, H, T, W)."""
+        (B, H, T, W). ``attend`` alone needs none."""
+        raise NotImplementedError
 
     def empty_cache(self) -> LayerCache:
         """The key cache before the first token."""
