@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-from html_page import Page, values
+from html_page import Page, texts, values
 from leaderboard_runs import NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_has, assert_refused, csv_rows, succeeded
@@ -825,11 +824,6 @@ def test_the_seeds_that_readme_counts() -> None:
     assert sentence in " ".join((leaderboard.facts.ROOT / "README.md").read_text("utf-8").split())
 
 
-def texts(svg: str) -> list[str]:
-    """What stands in a picture."""
-    return re.findall(r">([^<]+)</(?:text|tspan)>", svg)
-
-
 def test_the_picture_is_what_the_shipped_file_gives() -> None:
     """Its words: the rest is as the fonts of the machine are."""
     found = texts(leaderboard.PICTURE.read_text("utf-8"))
@@ -976,7 +970,7 @@ def test_the_page_of_the_leaderboard(
     (shade,) = (e for e in page.all("td") if cope in e["parents"])
     assert shade["attributes"]["style"] == "--v:0.95"
     assert "[76, 99]" in shade["text"]
-    (seeds,) = page.specs()
+    _, seeds = page.specs()
     dots = [row for row in values(seeds) if "error" in row]
     assert len([dot for dot in dots if dot["split"] == "sparse"]) == 48  # the failed has no error
     assert any("alibi on flipflop" in e["text"] for e in page.all("li"))

@@ -11,11 +11,14 @@
                                                        task=.. a split); sort=suite: as its yaml
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
+    pe-lab leaderboard view=curve                      success rate by threshold, 0.25 to 10 %, and
+                                                       the order at half and twice the thresholds;
+                                                       to=FILE.svg draws it
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
-    pe-lab leaderboard to=FILE.html                    a page: heat map; for each task its table and
-                                                       every seed as a dot; failures
+    pe-lab leaderboard to=FILE.html                    a page: heat map, rates by threshold; for
+                                                       each task its table and every seed as a dot
     pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
@@ -60,6 +63,7 @@ from pe_lab.results.presentation.leaderboard_details import (
     absent_note,
     across_tables,
     broken_notes,
+    curve_table,
     lacking_note,
     phases_table,
     provenance,
@@ -88,7 +92,7 @@ class LeaderboardOptions(Options):
     details: Flag = False
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["families", "across", "tuning"] = "families"
+    view: Literal["families", "across", "curve", "tuning"] = "families"
     sort: str | None = None
     thresholds: PositiveFloat = 1.0
     format: Format = "table"
@@ -125,7 +129,7 @@ def show(words: Sequence[str]) -> None:
         if options.to.suffix == file.PARQUET:
             _write_runs(options.to, file.merged(shipped, here.rows), left)
         elif options.to.suffix in file.PICTURES:
-            _write_picture(options.to, found, tasks)
+            _write_picture(options.to, found, tasks, options.view)
         else:
             command = shlex.join(["pe-lab", "leaderboard", *words])
             notes = [*left, *provenance(found, tasks, digest)]
@@ -197,6 +201,8 @@ def _tables(
         return [overview(found, columns, title, options.sort, shown)]
     if options.view == "across":
         return across_tables(found, tasks, shown)
+    if options.view == "curve":
+        return [curve_table(found, tasks, shown)]
     made: list[Table | None] = []
     for task in tasks:
         if options.view == "tuning":
@@ -303,6 +309,13 @@ def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dic
     return by_family(suite, tasks)
 
 
+_OF_VIEW = {
+    "across": "errors on all scored splits",
+    "curve": "success rates on all scored splits",
+    "tuning": "errors in domain",
+}
+
+
 def _check_together(options: LeaderboardOptions) -> None:
     """UsageError for keys of which one would have no effect."""
     chosen = options.model_fields_set
@@ -310,13 +323,14 @@ def _check_together(options: LeaderboardOptions) -> None:
     why = ""
     if options.to is not None:
         parquet = options.to.suffix == file.PARQUET
-        without = ("split", "view", "format", "sort", "pe", "all", "details")
+        without = ("split", "format", "sort", "pe", "all", "details")
         without += ("family", "task", "thresholds") if parquet else ()
+        drawn = options.to.suffix in file.PICTURES and options.view in ("families", "curve")
+        without += () if drawn else ("view",)
         why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
     elif options.view != "families":
         without = ("split", "sort", "thresholds")
-        of = "in domain" if options.view == "tuning" else "on all scored splits"
-        why = f"view={options.view} shows errors {of}"
+        why = f"view={options.view} shows {_OF_VIEW[options.view]}"
         if options.format in ("csv", "json"):
             without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
     elif options.format in ("csv", "json"):
@@ -354,17 +368,23 @@ def _write_page(
     _say_written(path, found.rows, "{}; open it in a browser")
 
 
-def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
+def _write_picture(path: Path, found: Scores, tasks: list[str], view: str) -> None:
     from pe_lab.common.html import drawn
-    from pe_lab.report.leaderboard import leaderboard_grid
+    from pe_lab.report.charts import on_white
+    from pe_lab.report.leaderboard import leaderboard_grid, threshold_chart
     from pe_lab.report.tables import picture
 
-    grid = leaderboard_grid(found, tasks)
-    if not grid.columns:
-        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
-    _write(path, drawn(picture(grid), path.suffix.strip(".")))
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
-    _say_written(path, rows, "the heat map of {}")
+    if rows.is_empty():
+        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
+    curve = view == "curve"
+    if curve:
+        chart = threshold_chart(found, tasks)
+        spec = on_white(chart, f"{chart.note} Suite {found.suite.title}.")
+    else:
+        spec = picture(leaderboard_grid(found, tasks))
+    _write(path, drawn(spec, path.suffix.strip(".")))
+    _say_written(path, rows, f"the {'success rate by threshold' if curve else 'heat map'} of {{}}")
 
 
 def _write(path: Path, content: bytes) -> None:

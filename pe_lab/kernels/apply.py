@@ -192,6 +192,7 @@ def by_blocks(
 
 Fast = TypeVar("Fast", bound=Model)
 FAST: dict[type[nn.Module], type[nn.Module]] = {
+    Attention: FastAttention,
     MultiHeadAttention: FastMultiHeadAttention,
     SharedKeyAttention: FastSharedKeyAttention,
     FullAttention: FastFullAttention,

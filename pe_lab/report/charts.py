@@ -354,7 +354,11 @@ def _short(value: float) -> float:
 
 
 def figure(section: Section, chart: Chart) -> Spec:
-    """The chart as a figure for a paper: on white, with a caption."""
-    lines = wrap(f"{section.title}. {chart.note} {section.legend}".strip(), 110)
-    title = {"text": chart.title, "subtitle": lines, "anchor": "start"}
+    """The chart as a figure for a paper, with what the section says below its title."""
+    return on_white(chart, f"{section.title}. {chart.note} {section.legend}")
+
+
+def on_white(chart: Chart, caption: str) -> Spec:
+    """The chart with its title and a caption, on white."""
+    title = {"text": chart.title, "subtitle": wrap(caption.strip(), 110), "anchor": "start"}
     return {**chart.spec, "title": title, "config": {**CONFIG, "background": "#fff"}}

@@ -10,9 +10,10 @@ import polars as pl
 
 from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.report.charts import CONFIG, Chart, specification
+from pe_lab.report.charts import COLOURS, CONFIG, Chart, specification
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
 from pe_lab.results.leaderboard import families
+from pe_lab.results.leaderboard.curve import TABLED, THRESHOLDS, order_at, rates_at
 from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.leaderboard import (
@@ -102,12 +103,65 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
+        curve=threshold_chart(found, tasks),
         tasks=[
             (task, [task_table(found, task), verdict_table(of_task[task])], _seeds(found, task))
             for task in run
         ],
         notes=notes,
     )
+
+
+def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
+    """The success rate of the entries of ``in_common`` over the threshold, a panel for each task.
+
+    The first entries by success rate are in colour, the others grey.
+    """
+    entries = [entry for entry, _ in order_at(found, tasks, 1)]
+    run = [task for task in tasks if task in {*found.cells["task"]}]
+    values: list[dict[str, Any]] = []
+    for threshold in THRESHOLDS:
+        rates = rates_at(found, {task: [task] for task in run}, threshold)
+        at = {"at": round(100 * threshold, 2)}
+        values += [
+            {"task": task, "entry": entry, "rate": round(100 * rate.share, 1), **at}
+            for entry in entries
+            for task, rate in rates.get(entry, {}).items()
+        ]
+    values += [
+        {"task": task, "limit": 100 * limit}
+        for task in run
+        for limit in {*found.suite.tasks[task].generalises.values()}
+        if limit <= THRESHOLDS[-1]
+    ]
+    layers = alt.layer(*_curves(entries[: len(COLOURS)]), data=alt.NamedData("rows"))
+    chart = layers.properties(width=165, height=110)
+    panels = chart.facet(alt.Facet("task:N", sort=run, title=None), columns=4)
+    note = "Averaged over the scored OOD splits, all with this threshold. Dashed: the suite's."
+    spec = specification(panels, values) | {"config": CONFIG}
+    return Chart("thresholds", "Success rate by threshold", note, spec)
+
+
+def _curves(named: Sequence[str]) -> list[alt.Chart]:
+    """The stated thresholds, the other entries in grey, and those named in colour."""
+    scale = alt.Scale(type="log", domain=[100 * THRESHOLDS[0], 100 * THRESHOLDS[-1]])
+    axis = alt.Axis(title="threshold (%)", values=[100 * one for one in TABLED])
+    limit, at = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("limit", "at"))
+    rate = alt.Axis(title="success rate (%)", tickCount=3)
+    y = alt.Y("rate:Q", scale=alt.Scale(domain=[0, 100]), axis=rate)
+    colours = alt.Scale(domain=list(named), range=COLOURS)
+    colour = alt.Color("entry:N", scale=colours, legend=alt.Legend(title=None))
+    chosen = alt.FieldOneOfPredicate(field="entry", oneOf=list(named))
+    base = alt.Chart()
+    line = base.mark_line(strokeWidth=2).transform_filter(chosen)
+    grey = base.mark_line(strokeWidth=1, color="var(--context)")
+    return [
+        base.mark_rule(color="var(--faint)", strokeDash=[3, 3]).encode(x=limit),
+        grey.transform_filter(alt.LogicalNotPredicate(**{"not": chosen})).encode(
+            x=at, y=y, detail="entry:N", tooltip=["entry:N"]
+        ),
+        line.encode(x=at, y=y, color=colour, tooltip=["entry:N", "at:Q", "rate:Q"]),
+    ]
 
 
 def _seeds(found: Scores, task: str) -> Chart:

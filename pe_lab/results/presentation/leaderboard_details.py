@@ -13,6 +13,7 @@ from pe_lab.common.console import percent
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.claims import Decided, learned
+from pe_lab.results.leaderboard.curve import TABLED, in_common, order_at, rates_at
 from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.families import (
     BASELINE,
@@ -28,6 +29,7 @@ from pe_lab.results.presentation.leaderboard import (
     cells_of_task,
     display_name,
     seeds_cell,
+    share_text,
 )
 from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING, Suite
 
@@ -82,6 +84,41 @@ def _across(
     )
 
 
+FIRST = 3
+"""Entries that a sentence on their order names."""
+
+
+def curve_table(found: Scores, tasks: Sequence[str], shown: Collection[str] | None) -> Table:
+    """A row an entry, a column a threshold of all scored splits: the success rate."""
+    _, common = in_common(found, tasks)
+    columns = [rates_at(found, {"all": common}, threshold) for threshold in TABLED]
+    order = [entry for entry, _ in order_at(found, tasks, 1)]
+    controls = entry_order(found, tasks)[1]
+
+    def line(entry: str) -> list[Cell]:
+        shares = (column[entry]["all"].share for column in columns)
+        return [Cell(display_name(found, entry, common)), *(Cell(share_text(s)) for s in shares)]
+
+    return Table(
+        title=f"Success rate in % by threshold over {counted(len(common), 'task')}: "
+        f"{', '.join(common)}",
+        columns=["entry", *(f"<= {percent(threshold)} %" for threshold in TABLED)],
+        words=1,
+        rows=[line(e) for e in order if e not in controls and (shown is None or e in shown)],
+        caption=order_sentence(found, tasks),
+        closing=[line(entry) for entry in controls if entry in order],
+    )
+
+
+def order_sentence(found: Scores, tasks: Sequence[str]) -> str:
+    """Which entries come first at half and at twice the stated thresholds."""
+    half, twice = (
+        ", ".join(f"{entry} {share_text(share)}" for entry, share in order[:FIRST])
+        for order in (order_at(found, tasks, times) for times in (0.5, 2))
+    )
+    return f"First at half the stated thresholds: {half}; at twice: {twice}." if half else ""
+
+
 def phases_table(found: Scores, task: str) -> Table | None:
     """A row for each entry and phase beside the score: error at 2 and 4 times the steps, trained at
     the split, in equal time or with equal parameters; of these entries the score too. None where
@@ -115,7 +152,7 @@ def phases_table(found: Scores, task: str) -> Table | None:
 def tuning_table(found: Scores, task: str, shown: Collection[str] | None = None) -> Table | None:
     """A row an entry, a column a learning rate: the in-domain error of the tuning runs, the
     chosen rate marked; None where nothing was tuned."""
-    rates = found.suite.protocol.rates
+    rates = found.suite.protocol.all_rates
     tuning, chosen = _tuned(found, task)
     if not chosen:
         return None
@@ -143,7 +180,7 @@ def tuning_table(found: Scores, task: str, shown: Collection[str] | None = None)
 
 def grid_ends(found: Scores, task: str) -> str:
     """A sentence on the entries with the least or the greatest rate; empty if there are none."""
-    rates = found.suite.protocol.rates
+    rates = found.suite.protocol.all_rates
     _, chosen = _tuned(found, task)
     outer = [entry for entry, rate in chosen.items() if rate in (min(rates), max(rates))]
     if not outer:
