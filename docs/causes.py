@@ -8,6 +8,7 @@ diagnoses nothing: the page and its picture are made from the file that ships.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from docs import facts
 from docs.markdown import insert, table
 from pe_lab.cli.api import Run, run
 from pe_lab.cli.why import diagnosed
+from pe_lab.common.console import percent
 from pe_lab.common.html import drawn
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of
@@ -27,6 +29,7 @@ from pe_lab.results.leaderboard import file
 from pe_lab.results.suite import Suite, load_suite
 
 PAGE = facts.ROOT / "docs" / "why.md"
+PLANTED = facts.ROOT / "docs" / "why.planted.json"
 PICTURE = facts.ROOT / "docs" / "img" / "why.svg"
 FILE = facts.ROOT / "pe_lab" / "results" / "leaderboard" / "v1.why.parquet"
 TASKS = ("flipflop", "selective_copy", "recall", "copy_unique", "sort", "needle", "counting")
@@ -98,7 +101,21 @@ def _told(cell: Cell | None) -> str:
         return "-"
     if found.cause == "generalises":
         return f"{name} {found.fitting}/{found.n}"
+    if found.cause == "mixed":
+        most = max(CAUSES.values(), key=lambda each: found.shares.get(each, 0.0))
+        name += f" ({most} {percent(found.shares.get(most))} %)"
     return f"{name} {found.k}/{found.failing}"
+
+
+def planted() -> str:
+    """The confusion matrices of ``make planted``: a row for each plant."""
+    rows, told = [], json.loads(PLANTED.read_text("utf-8"))
+    for task, found in told.items():
+        for row in found["rows"]:
+            others = [f"{cause} {n}" for cause, n in row["verdicts"].items()]
+            rows.append([task, row["pe"], row["plant"], row["expected"], ", ".join(others)])
+        rows.append([task, "", "**wrong**", "", f"**{found['wrong']} of {found['of']}**"])
+    return table(["task", "encoding", "planted", "right", "verdicts of seeds"], rows)
 
 
 def picture(cells: Sequence[Cell]) -> bytes:
@@ -140,6 +157,7 @@ def main() -> None:
         verdicts.write(rows, FILE)
     cells = cells_of(verdicts.diagnosed(verdicts.read(FILE, suite)[0]))
     insert(PAGE, written(cells), "make causes")
+    insert(PAGE, planted(), "make planted")
     PICTURE.write_bytes(picture(cells))
 
 
