@@ -206,7 +206,7 @@ class _Bench:
             here = partial(far_masked, trained=reach, layers=[layer])
             self._intervene(f"far keys masked in layer {layer}", here, "detail")
         if more_keys:
-            self._intervene("logits times log n", lambda part: log_scaled(keys), "detail")
+            self._intervene("logits times log n", lambda part: log_scaled(keys))
         self._intervene("oracle", lambda part: forced(part, part.held, heads))
 
     def _lost_terms(self) -> dict[int, Tensor]:
