@@ -157,7 +157,7 @@ class MultiHeadAttention(nn.Module):
         if causal:
             self.attention: Any = attention.MultiHeadAttention(cfg, made)
         else:
-            self.attention = FullAttention(cfg)
+            self.attention = FullAttention(cfg, cross=False)
             self.attention.encoding = made
         with torch.no_grad():
             for linear in self.attention.children():

@@ -3,6 +3,7 @@
     pe-lab suite v1 dry=true                     what is missing, and what it costs
     pe-lab suite v1                              does it, the cheapest task first
     pe-lab suite v1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
+    pe-lab suite v2 part=1 columns=conv          one part of the work, one column
     pe-lab suite v1 budget=2h                    begins no run after two hours
     pe-lab suite v1 --config-dir mine pe=mine    your encoding, tuned and scored as the others
     pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
@@ -50,6 +51,8 @@ class SuiteOptions(Options, extra="allow"):
     pe: CommaSeparated[str] | None = None
     tasks: CommaSeparated[str] | None = None
     phases: CommaSeparated[str] | None = None
+    columns: CommaSeparated[str] | None = None
+    part: CommaSeparated[int] | None = None
     budget: Annotated[float, BeforeValidator(_seconds)] | None = None
     dry: Flag = False
     shipped: Flag = True
@@ -72,32 +75,25 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.results.suite import load_suite
 
     suite = load_suite(names[0], None if config_dir is None else Path(config_dir))
-    check_known("tasks={}", options.tasks, suite.tasks)
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
     from pe_lab.sweeps.suite.runner import Request, run_suite
-    from pe_lab.sweeps.suite.runs import DEFAULT, NAMES
+    from pe_lab.sweeps.suite.runs import NAMES
+    from pe_lab.sweeps.suite.work import Wanted, work
 
     check_known("phases={}", options.phases, NAMES)
-    phases = [phase for phase in NAMES if phase in (options.phases or DEFAULT)]
-    # In the suite's order; others come last.
-    entries = [*suite.encodings, *suite.controls]
-    chosen = entries if options.pe is None else [
-        *(entry for entry in entries if entry in options.pe),
-        *(entry for entry in options.pe if entry not in entries),
-    ]  # fmt: skip
+    wanted = Wanted(
+        options.tasks or [],
+        options.pe or [],
+        options.columns or [],
+        [phase for phase in NAMES if phase in (options.phases or [])],
+        options.part or [],
+    )
     register_resolvers()
     register_choices()
     folder = [] if config_dir is None else ["--config-dir", config_dir]
-    request = Request(
-        options.tasks or [*suite.tasks],
-        chosen,
-        phases,
-        options.budget,
-        dry=options.dry,
-        shipped=options.shipped,
-    )
+    request = Request(work(suite, wanted), options.budget, options.dry, options.shipped)
     run_suite(arguments(["-m", *folder, *passed]), suite, request)
 
 

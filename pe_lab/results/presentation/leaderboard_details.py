@@ -152,7 +152,7 @@ def phases_table(found: Scores, task: str) -> Table | None:
 def tuning_table(found: Scores, task: str, shown: Collection[str] | None = None) -> Table | None:
     """A row an entry, a column a learning rate: the in-domain error of the tuning runs, the
     chosen rate marked; None where nothing was tuned."""
-    rates = found.suite.protocol.rates
+    rates = found.suite.protocol.all_rates
     tuning, chosen = _tuned(found, task)
     if not chosen:
         return None
@@ -180,7 +180,7 @@ def tuning_table(found: Scores, task: str, shown: Collection[str] | None = None)
 
 def grid_ends(found: Scores, task: str) -> str:
     """A sentence on the entries with the least or the greatest rate; empty if there are none."""
-    rates = found.suite.protocol.rates
+    rates = found.suite.protocol.all_rates
     _, chosen = _tuned(found, task)
     outer = [entry for entry, rate in chosen.items() if rate in (min(rates), max(rates))]
     if not outer:
