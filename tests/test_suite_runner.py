@@ -70,8 +70,8 @@ def test_equal_time_is_a_fixed_number_of_steps() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "suite needs the name of a suite: pe-lab suite v1"),
-        (["v0"], "unknown suite v0: choose from v1"),
+        ([], "suite needs the name of a suite: pe-lab suite quick"),
+        (["v0"], "unknown suite v0: choose from quick, v1, v2"),
         (["v1", "tasks=flip"], "tasks=flip: did you mean flipflop?"),
         (["v1", "phases=scores"], "phases=scores: did you mean score?"),
         (["v1", "budget=2"], "budget=2: give a number above 0 with its unit, like 90m, 2h or 1d"),

@@ -234,6 +234,7 @@ class SuiteFile:
         controls: name -> overrides of an entry that is no encoding.
         columns: what is varied beside the encoding; entries of the first one have plain names.
         parts: number -> groups of runs, in the order of the work; none: all at once.
+        closing: ``pe-lab suite`` ends with your entries beside the suite's.
     """
 
     protocol: Protocol
@@ -248,6 +249,7 @@ class SuiteFile:
     common: Words
     tasks: Annotated[dict[str, SuiteTask], Field(min_length=1)]
     parts: dict[int, tuple[Group, ...]] = field(default_factory=dict)
+    closing: bool = False
 
     @property
     def entries(self) -> list[str]:
