@@ -10,6 +10,7 @@ diagnoses nothing: the page and its picture are made from the file that ships.
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -19,7 +20,6 @@ from docs import facts
 from docs.markdown import insert, table
 from pe_lab.cli.api import Run, run
 from pe_lab.cli.why import diagnosed
-from pe_lab.common.console import percent
 from pe_lab.common.html import drawn
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of
@@ -103,7 +103,7 @@ def _told(cell: Cell | None) -> str:
         return f"{name} {found.fitting}/{found.n}"
     if found.cause == "mixed":
         most = max(CAUSES.values(), key=lambda each: found.shares.get(each, 0.0))
-        name += f" ({most} {percent(found.shares.get(most))} %)"
+        name += f" ({most} {100 * found.shares.get(most, 0.0):.0f} %)"
     return f"{name} {found.k}/{found.failing}"
 
 
@@ -122,7 +122,7 @@ def picture(cells: Sequence[Cell]) -> bytes:
     """The verdicts as a map, coloured by cause, as SVG."""
     values = [
         {"task": cell.task, "encoding": cell.pe, "verdict": cell.verdict.cause,
-         "seeds": "" if cell.verdict.cause == "not learned" else f"{cell.verdict.k}"}
+         "seeds": _counted(cell)}
         for cell in cells
     ]  # fmt: skip
     order = ["generalises", *CAUSES, "mixed", "not retrieval", "cannot be diagnosed", "not learned"]
@@ -141,6 +141,14 @@ def picture(cells: Sequence[Cell]) -> bytes:
     return drawn(chart.configure(background="#fff").configure_view(stroke=None).to_dict(), "svg")
 
 
+def _counted(cell: Cell) -> str:
+    """Of the seeds, those that generalise, or else those that fail."""
+    found = cell.verdict
+    if found.cause == "not learned":
+        return ""
+    return f"{found.fitting if found.cause == 'generalises' else found.failing}/{found.n}"
+
+
 def main() -> None:
     """Train, diagnose, and write the file, the table and the picture."""
     parser = argparse.ArgumentParser(prog="python -m docs.causes", description=__doc__)
@@ -152,7 +160,8 @@ def main() -> None:
     if not args.tables:
         found: list[Diagnosed] = []
         for task in args.tasks:
-            found += diagnosed(trained(task, args.runs, suite))
+            # Rates differ between the encodings of a task, and are no part of an entry's name.
+            found += [replace(d, label=d.pe) for d in diagnosed(trained(task, args.runs, suite))]
         rows, _ = verdicts.shippable(found, suite)
         verdicts.write(rows, FILE)
     cells = cells_of(verdicts.diagnosed(verdicts.read(FILE, suite)[0]))

@@ -62,7 +62,8 @@ def test_the_plants_are_counted_and_few_verdicts_are_wrong():
 
 def test_point_1_attention_on_the_source_restores(cells):
     low = [cell for cell in failing(cells) if share(cell, "oracle") < 84]
-    assert len(low) == 4
+    assert {cell.verdict.cause for cell in low} == {"cannot be diagnosed"}
+    assert len(low) == 2
 
 
 def test_points_2_and_3_alibi_and_fox(cells):
