@@ -1,4 +1,4 @@
-"""``make leaderboard``: docs/leaderboard.md and its picture, from the shipped results of the suite
+"""``make leaderboard``: docs/leaderboard.md and its pictures, from the shipped results of the suite
 alone; and the first table of README.md, of these and the run of ``make run`` in findings.parquet.
 
 The shipped file itself is written from run folders and what it holds already:
@@ -12,7 +12,8 @@ from docs import facts
 from docs.markdown import insert, table
 from pe_lab.common.console import percent
 from pe_lab.common.html import drawn
-from pe_lab.report.leaderboard import leaderboard_grid
+from pe_lab.report.charts import on_white
+from pe_lab.report.leaderboard import leaderboard_grid, threshold_chart
 from pe_lab.report.tables import picture as picture_of
 from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
@@ -28,14 +29,21 @@ from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import markdown
 from pe_lab.results.presentation.leaderboard import overview, share_text
-from pe_lab.results.presentation.leaderboard_details import across_tables, claims_table
+from pe_lab.results.presentation.leaderboard_details import (
+    across_tables,
+    claims_table,
+    order_sentence,
+)
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
-MARKERS = tuple(f"<!-- {name} -->" for name in ("in short", "families", "across", "claims"))
+CURVE = facts.ROOT / "docs" / "img" / "threshold.svg"
+MARKERS = tuple(
+    f"<!-- {name} -->" for name in ("in short", "families", "order", "across", "claims")
+)
 """Where the parts of the page that are made stand in its text."""
 SHOWN = 10
 """Entries of a table of the page."""
@@ -65,6 +73,13 @@ def picture() -> str:
     found, _ = shipped()
     grid = leaderboard_grid(found, list(found.suite.tasks), at_least_half=True)
     return drawn(picture_of(grid), "svg").decode()
+
+
+def curve() -> str:
+    """The success rate by threshold, as SVG."""
+    found, _ = shipped()
+    chart = threshold_chart(found, list(found.suite.tasks))
+    return drawn(on_white(chart, f"{chart.note} Suite {found.suite.title}."), "svg").decode()
 
 
 def shipped() -> tuple[Scores, str | None]:
@@ -97,6 +112,7 @@ def _made() -> dict[str, str]:
     made = {
         "in short": _in_short(found, tasks),
         "families": markdown(overview(found, families, title, shown=most)),
+        "order": order_sentence(found, tasks),
         "across": "\n".join(map(markdown, across[:2])),
         "claims": markdown(claims_table(claims())),
     }
@@ -115,7 +131,13 @@ def _in_short(found: Scores, tasks: list[str]) -> str:
         seeds = sorted({of[task].runs for of in rates.values()})
         n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
         rows.append([task, str(len(entries)), n, named or "none", _alike(found, task)])
-    head = ["task", "entries", "seeds", "highest success rates in %", "not below the highest"]
+    head = [
+        "task",
+        "entries",
+        "seeds",
+        "highest success rates in %",
+        "not different from the highest",
+    ]
     return table(head, rows)
 
 
@@ -126,9 +148,11 @@ def _alike(found: Scores, task: str) -> str:
         return "too few seeds for a test"
     if not of.alike:
         return f"all {of.compared}"
-    if len(of.alike) > 2 * NAMED:
-        return f"{len(of.alike)} of {of.compared}"
-    return ", ".join(sorted(of.alike))
+    named = ", ".join(sorted(of.best))
+    if len(of.best) > 2 * NAMED:
+        named = f"{len(of.best)} of {of.compared}"
+    few = len(of.alike) - len(of.best)
+    return f"{named}; {few} have too few seeds" if few else named
 
 
 def first_table() -> str:
@@ -154,8 +178,8 @@ def write_first_table() -> None:
 
 
 def main() -> None:
-    """Write the page and the picture if they changed."""
-    for path, text in {PAGE: page(), PICTURE: picture()}.items():
+    """Write the page and its pictures if they changed."""
+    for path, text in {PAGE: page(), PICTURE: picture(), CURVE: curve()}.items():
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")

@@ -1,6 +1,7 @@
 """A page of the report, parsed."""
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -52,3 +53,8 @@ def values(spec: Any) -> list[dict[str, Any]]:
     """The rows of a chart."""
     found: list[dict[str, Any]] = spec["data"]["values"]
     return found
+
+
+def texts(svg: str) -> list[str]:
+    """What stands in a picture."""
+    return re.findall(r">([^<]+)</(?:text|tspan)>", svg)

@@ -139,7 +139,7 @@ def only_warning(caplog: pytest.LogCaptureFixture) -> str:
     """The one warning about wandb, which is then forgotten."""
     (message,) = warnings(caplog)
     assert "\n" not in message
-    assert "metrics.jsonl has every number" in message
+    assert "the run folder has every number" in message
     caplog.clear()
     return message
 

@@ -235,10 +235,10 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         )
         and all({entry for entry, task, _ in cells() if task == of} == {*FIVE} for of in FIVE_HAVE)
     ),
-    "Over all twelve tasks these five differ significantly from each other, in this "
-    "order": lambda: (
+    "Over all twelve tasks PaTH errs significantly less than the other four, CoPE than the other "
+    "three, ALiBi and RoPE than none": lambda: (
         [(entry, len(of.lower_than)) for entry, of in over([*SUITE.tasks]).items()]
-        == [("path", 4), ("cope", 3), ("alibi", 2), ("rope", 1), ("none", 0)]
+        == [("path", 4), ("cope", 3), ("alibi", 1), ("rope", 1), ("none", 0)]
     ),
     "PaTH generalises to three times the length in 12 of 20 seeds. Its errors there, 1.7 to 6.9 %, "
     "lie on both sides of the threshold": lambda: (
@@ -361,9 +361,9 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         all(every(entry, "sort", "long_x3") for entry in ("path", "none"))
         and [halved(entry, "sort", "long_x3") for entry in ("path", "none")] == [0, 0]
     ),
-    "The smallest p-value of 8 seeds against 8 is 2/12870. It becomes 0.075 in Holm's correction "
+    "The smallest p-value of 8 seeds against 8 is 2/12870. It becomes 0.094 in Holm's correction "
     "over all 630 pairs, so it is not significant": lambda: all(
-        clearest_of_eight(task) == (630, 0.075) for task in ("flipflop", "majority")
+        clearest_of_eight(task) == (630, 0.094) for task in ("flipflop", "majority")
     ),
 }
 """A part of the text, and whether the shipped file says so."""
@@ -382,7 +382,7 @@ def plan_row(name: str, other: str) -> tuple[int, int, int, float]:
 
 
 def clearest_of_eight(task: str) -> tuple[int, float]:
-    """How many pairs of encodings there are, and the least corrected p of two with 8 seeds each,
+    """How many pairs of encodings there are, and the least corrected p of two with 8 seeds of both,
     none of the one generalising and all of the other."""
     values = missed(shipped(), [task], entry_order(shipped(), [task])[0])
     values = {entry: of for entry, of in values.items() if len(of[task]) >= 8}

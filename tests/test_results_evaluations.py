@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from made import evaluate, made
 from program import Here, assert_has, assert_refused, csv_rows, succeeded
-from scipy import stats
 
 from pe_lab.common.errors import RunError
 from pe_lab.evaluation.record import NAME, Evaluations
@@ -78,8 +77,6 @@ def test_means_over_seeds_by_encoding_and_length(here: Here, runs: None) -> None
     assert (one["n"], one["seeds"], float(one["k"])) == ("3", "0 1 2", 4.0)
     assert float(one["mean"]) == pytest.approx(0.25)
     assert float(one["sd"]) == pytest.approx(statistics.stdev(values))
-    interval = stats.t.interval(0.95, 2, 0.25, stats.sem(values))
-    assert (float(one["low"]), float(one["high"])) == pytest.approx(interval)
     assert float(row(found, encoding="pi", length=64)["k"]) == 1
     assert row(found, encoding="rope (trained)", length=64)["k"] == ""
     alone = row(found, encoding="cope (trained)", length=512)
@@ -96,7 +93,7 @@ def test_a_table_for_each_split_with_a_column_for_each_length(here: Here, runs: 
     head, *body = cells(here, "spread=sd")
     assert head == ["encoding", "in place of", "n", "64", "256", "512"]
     named = {line[0]: line for line in body}
-    assert named["pi"][1:] == ["rope", "3", "20.0 ± 10.0", "**25.0 ± 5.0**", ""]
+    assert named["pi"][1:] == ["rope", "3", "20.0 ± 10.0", "25.0 ± 5.0", ""]
     assert named["cope (trained)"][3:] == ["3.12", "", "6.25"]
     assert "scale k of pi: 1 at 64, 4 at 256" in out
     order = [line[0] for line in body if line[0] in ("rope (trained)", "pi", "cope (trained)")]
@@ -170,7 +167,7 @@ def test_what_was_measured_several_times_counts_once(here: Here) -> None:
 
 
 def test_the_best_is_marked_on_the_same_sequences_only(here: Here) -> None:
-    for seed in range(2):
+    for seed in range(4):
         run, more = made("rope", seed), 0.001 * seed
         evaluate(run, "trained", {64: 0.5 + more, 128: 0.5 + more})
         evaluate(run, "pi", {64: 0.1 + more})
@@ -258,7 +255,6 @@ def test_evaluations_without_an_identity_are_refused(here: Here) -> None:
 
 
 def test_a_torn_last_line_is_one_sentence(here: Here) -> None:
-    """Deep nesting raised RecursionError in results, verify, report and eval of every run."""
     evaluate(made("rope"), "pi", {64: 0.25})
     run = made("cope")
     evaluate(run, "pi", {64: 0.5})

@@ -81,7 +81,7 @@ def show(words: Sequence[str]) -> None:
     both = filters["pe"] if len(filters["pe"]) == 2 and form != "csv" else []
     left = left_out_note(_left_out(runs, numbers, both))
     tables, notes = comparison_tables(table.filter(shown)), [*left, *commands(table)]
-    facts: dict[str, Any] = {"verdict": VERDICT, "interval": "95 %, Student's t, of the mean"}
+    facts: dict[str, Any] = {"verdict": VERDICT}
     if not numbers:
         selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
         none = f"no published number matches {selection}: see pe_lab/results/published.yaml"

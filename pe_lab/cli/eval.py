@@ -123,7 +123,7 @@ def show(words: Sequence[str]) -> None:
     tables = evaluation_tables(evaluated, metric, options.spread, across)
     lines = [*notes(evaluated), f"written to {write_evaluations(evaluated, out, metric)}"]
     skipped = runs_of(unfinished)
-    facts = {"metric": metric, "interval": "95 %, Student's t, of the mean over seeds"}
+    facts = {"metric": metric}
     print_tables(options.format, tables, evaluated, skipped, lines, facts)
     if left_out:
         runs = f"{len(left_out)} of {len(paths)} runs not evaluated"

@@ -11,11 +11,14 @@
                                                        task=.. a split); sort=suite: as its yaml
     pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
                                                        probability of a lower error than rope
+    pe-lab leaderboard view=curve                      success rate by threshold, 0.25 to 10 %, and
+                                                       the order at half and twice the thresholds;
+                                                       to=FILE.svg draws it
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
-    pe-lab leaderboard to=FILE.html                    a page: heat map; for each task its table and
-                                                       every seed as a dot; failures
+    pe-lab leaderboard to=FILE.html                    a page: heat map, rates by threshold; for
+                                                       each task its table and every seed as a dot
     pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
@@ -23,11 +26,11 @@
 The tables include the runs of the suite in runs_dir=runs; pe-lab suite v1 pe=mine makes them. An
 entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v1 is
 conf/suite/v1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
-for each task, entry and split, with shares instead of %. docs/method.md defines what the tables
-show; there are no ranks and no single score.
+for each task, entry and split, with shares instead of %. With task=, pe= or family=, another table
+has the verdicts of pe-lab why where runs were diagnosed (docs/why.md). docs/method.md defines what
+the other tables show; there are no ranks and no single score.
 """
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,15 +63,17 @@ from pe_lab.results.presentation.leaderboard_details import (
     absent_note,
     across_tables,
     broken_notes,
+    curve_table,
     lacking_note,
     phases_table,
     provenance,
     tuning_table,
 )
+from pe_lab.results.presentation.verdicts import Verdicts, verdict_table, with_verdicts
 from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.results.verdicts import of_scores, shipped_diagnoses
 
-PARQUET = ".parquet"
 SHOWN = 10
 """Entries of a table without all=true."""
 
@@ -87,7 +92,7 @@ class LeaderboardOptions(Options):
     details: Flag = False
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["families", "across", "tuning"] = "families"
+    view: Literal["families", "across", "curve", "tuning"] = "families"
     sort: str | None = None
     thresholds: PositiveFloat = 1.0
     format: Format = "table"
@@ -113,7 +118,7 @@ def show(words: Sequence[str]) -> None:
             f"runs_dir={options.runs_dir} is not a folder: give the one your runs are in"
         )
     if options.to is not None:
-        check_file(options.to)
+        file.check_file(options.to)
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
     if options.shipped:
         shipped, digest = file.shipped_rows(suite)
@@ -121,15 +126,14 @@ def show(words: Sequence[str]) -> None:
     found = scores(suite, shipped, here.rows)
     if options.to is not None:
         left = _left_out(here, _lacking(found, here, tasks), suite)
-        if options.to.suffix == PARQUET:
+        if options.to.suffix == file.PARQUET:
             _write_runs(options.to, file.merged(shipped, here.rows), left)
-        elif options.to.suffix in PICTURES:
-            _write_picture(options.to, found, tasks)
+        elif options.to.suffix in file.PICTURES:
+            _write_picture(options.to, found, tasks, options.view)
         else:
             command = shlex.join(["pe-lab", "leaderboard", *words])
-            _write_page(
-                options.to, found, tasks, [*left, *provenance(found, tasks, digest)], command
-            )
+            notes = [*left, *provenance(found, tasks, digest)]
+            _write_page(options.to, found, _why(found, here, tasks, options), tasks, notes, command)
     else:
         _print(found, here, tasks, digest, options)
 
@@ -154,10 +158,20 @@ def _print(
     }
     headline = conclusion(found, columns) if options.view == "families" else ""
     tables = _tables(found, tasks, columns, shown, options)
+    if options.format in ("csv", "json"):
+        rows = with_verdicts(rows, _why(found, here, tasks, options))
+    elif options.view == "families" and options.model_fields_set & {"pe", "task", "family"}:
+        below = verdict_table(_why(found, here, tasks, options), shown, options.split)
+        tables += [below] if below.rows else []
     notes = _notes(found, here, tasks, columns, shown, options)
     if options.details:
         notes += provenance(found, tasks, digest)
     print_tables(options.format, tables, rows, None, notes, facts, headline)
+
+
+def _why(found: Scores, here: Found, tasks: list[str], options: LeaderboardOptions) -> Verdicts:
+    rows = shipped_diagnoses(found.suite, wanted=options.shipped)
+    return of_scores(found, tasks, rows, here.folders)
 
 
 def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[str] | None:
@@ -187,6 +201,8 @@ def _tables(
         return [overview(found, columns, title, options.sort, shown)]
     if options.view == "across":
         return across_tables(found, tasks, shown)
+    if options.view == "curve":
+        return [curve_table(found, tasks, shown)]
     made: list[Table | None] = []
     for task in tasks:
         if options.view == "tuning":
@@ -293,20 +309,28 @@ def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dic
     return by_family(suite, tasks)
 
 
+_OF_VIEW = {
+    "across": "errors on all scored splits",
+    "curve": "success rates on all scored splits",
+    "tuning": "errors in domain",
+}
+
+
 def _check_together(options: LeaderboardOptions) -> None:
     """UsageError for keys of which one would have no effect."""
     chosen = options.model_fields_set
     without: tuple[str, ...] = ()
     why = ""
     if options.to is not None:
-        parquet = options.to.suffix == PARQUET
-        without = ("split", "view", "format", "sort", "pe", "all", "details")
+        parquet = options.to.suffix == file.PARQUET
+        without = ("split", "format", "sort", "pe", "all", "details")
         without += ("family", "task", "thresholds") if parquet else ()
+        drawn = options.to.suffix in file.PICTURES and options.view in ("families", "curve")
+        without += () if drawn else ("view",)
         why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
     elif options.view != "families":
         without = ("split", "sort", "thresholds")
-        of = "in domain" if options.view == "tuning" else "on all scored splits"
-        why = f"view={options.view} shows errors {of}"
+        why = f"view={options.view} shows {_OF_VIEW[options.view]}"
         if options.format in ("csv", "json"):
             without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
     elif options.format in ("csv", "json"):
@@ -327,37 +351,6 @@ def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> 
     check_known("sort={}", [options.sort], [*names, SUITE])
 
 
-PICTURES = (".svg", ".png", ".pdf")
-MARK = '<meta name="generator" content="pe-lab leaderboard">'
-
-
-def check_file(path: Path) -> None:
-    """UsageError if ``to`` is no such kind of file, or would overwrite what is not ours."""
-    if path.suffix not in (PARQUET, ".html", *PICTURES):
-        raise UsageError(
-            f"to={path}: give FILE.html for the page, FILE.svg, .png or .pdf for its heat map, "
-            "FILE.parquet for the runs"
-        )
-    try:
-        folder, there = path.parent.is_dir(), os.path.lexists(path)
-        plain = path.is_file() and not path.is_symlink()
-        head = path.read_bytes()[:1000] if plain else b""
-    except OSError as error:
-        raise UsageError(f"to={path}: {error.strerror}, choose another name") from None
-    ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
-    if not folder:
-        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
-    if there and path.suffix in PICTURES:
-        raise UsageError(f"to={path} is there and is left as it is: choose another name")
-    if there and not plain:
-        raise UsageError(f"to={path} is no plain file and is left as it is: choose another name")
-    if head and not ours:
-        raise UsageError(
-            f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
-            "name"
-        )
-
-
 def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
     file.check_kept(path, rows)
     _say_written(path, rows, f"{{}}, SHA-256 {file.write(rows, path)}..")
@@ -366,26 +359,32 @@ def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
 
 
 def _write_page(
-    path: Path, found: Scores, tasks: list[str], notes: list[str], command: str
+    path: Path, found: Scores, why: Verdicts, tasks: list[str], notes: list[str], command: str
 ) -> None:
     # Imported here: scipy and the charts take a second.
     from pe_lab.report.leaderboard import leaderboard_page
 
-    _write(path, leaderboard_page(found, tasks, notes, command).encode())
+    _write(path, leaderboard_page(found, tasks, why, notes, command).encode())
     _say_written(path, found.rows, "{}; open it in a browser")
 
 
-def _write_picture(path: Path, found: Scores, tasks: list[str]) -> None:
+def _write_picture(path: Path, found: Scores, tasks: list[str], view: str) -> None:
     from pe_lab.common.html import drawn
-    from pe_lab.report.leaderboard import leaderboard_grid
+    from pe_lab.report.charts import on_white
+    from pe_lab.report.leaderboard import leaderboard_grid, threshold_chart
     from pe_lab.report.tables import picture
 
-    grid = leaderboard_grid(found, tasks)
-    if not grid.columns:
-        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
-    _write(path, drawn(picture(grid), path.suffix.strip(".")))
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
-    _say_written(path, rows, "the heat map of {}")
+    if rows.is_empty():
+        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
+    curve = view == "curve"
+    if curve:
+        chart = threshold_chart(found, tasks)
+        spec = on_white(chart, f"{chart.note} Suite {found.suite.title}.")
+    else:
+        spec = picture(leaderboard_grid(found, tasks))
+    _write(path, drawn(spec, path.suffix.strip(".")))
+    _say_written(path, rows, f"the {'success rate by threshold' if curve else 'heat map'} of {{}}")
 
 
 def _write(path: Path, content: bytes) -> None:

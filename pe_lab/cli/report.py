@@ -11,6 +11,7 @@
     pe-lab report --config-dir FOLDER                  trust the classes that the yamls there name
 
 Evaluations recorded by pe-lab eval have sections of their own, one for each task and split.
+Verdicts recorded by pe-lab why are a column of the task's table.
 Runs are read from runs_dir=runs. Only files written by pe-lab report are ever overwritten.
 """
 

@@ -6,9 +6,9 @@
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending; else
                                                        the highest rates, then the lowest OOD
                                                        mean, come first
-    pe-lab results metric=loss spread=both             the metric; spread: rates (of seeds that
-                                                       generalise, median, mean and sd), or the
-                                                       mean with sd, interval or both
+    pe-lab results metric=loss spread=sd               the metric; spread: rates (of seeds that
+                                                       generalise, median, mean and sd), or mean
+                                                       and sd alone
     pe-lab results threshold=0.1                       up to this error, a share, a run counts as
                                                        generalised; else as suite v1 has it, 0.05
                                                        of other splits
@@ -108,7 +108,7 @@ def show(words: Sequence[str]) -> None:
         console().print(f"{options.to}: {counted(len(runs), 'run')}", soft_wrap=True)
         return
     found, rows, notes = _content(runs, options)
-    facts = {"metric": options.metric, "interval": "95 %, Student's t, of the mean over seeds"}
+    facts = {"metric": options.metric, "interval": "95 %, Wilson, of k of n seeds"}
     print_tables(options.format, found, rows, runs, notes, facts)
 
 

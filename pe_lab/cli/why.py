@@ -7,6 +7,7 @@
     pe-lab why run=.. details=true            parts of the encoding, layers, and attention itself
     pe-lab why run=.. format=csv              table, csv, json, markdown or latex
     pe-lab why run=.. out=FILE.png            a picture: png, svg or pdf
+    pe-lab why run=.. out=FILE.parquet        every number, as pe-lab leaderboard reads it; suite=v1
     pe-lab why --config-dir FOLDER run=..     runs of your own encoding
 
 Each run takes some seconds, once: why.jsonl in its folder keeps the numbers, so that a stopped
@@ -21,22 +22,27 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.cli.eval import Progress
-from pe_lab.cli.run_argument import finished_runs
+from pe_lab.cli.run_argument import finished_runs, named
 from pe_lab.common.config_dir import trust
 from pe_lab.common.console import percent
 from pe_lab.common.errors import PeLabError, RunError, UsageError, writing
 from pe_lab.common.files import write_new_file
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.common.output import counted
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of, frame_of
-from pe_lab.diagnosis.record import Row
-from pe_lab.diagnosis.verdict import CAUSES
+from pe_lab.diagnosis.record import Diagnosis, Row
+from pe_lab.diagnosis.verdict import CAUSES, verdict
+from pe_lab.results import verdicts
 from pe_lab.results.frame import read_runs, runs_of, splits_of
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell as Text
 from pe_lab.results.presentation.formats import Format, Table, print_tables
+from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.store.run_folder import RunFolder
 
+PICTURES, PARQUET = (".png", ".svg", ".pdf"), ".parquet"
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""
 FIELDS = ("value", "in_domain", "restored")
@@ -61,6 +67,7 @@ class WhyOptions(Options):
     force: Flag = False
     format: Format = "table"
     out: Path | None = None
+    suite: str = DEFAULT
     runs_dir: Path = Path("runs")
 
 
@@ -74,13 +81,8 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(WhyOptions, rest)
-    out = options.out
-    if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"out={out} is not allowed: give a .png, .svg or .pdf file")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"out={out}: {out.parent} is not a folder: make it, or name another")
-    if out is not None and out.exists():
-        raise UsageError(f"out={out} is there already: give another name")
+    _check_out(options)
+    suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
     paths = _paths(options)
     left_out: list[PeLabError] = []
     found = diagnosed(
@@ -92,17 +94,47 @@ def show(words: Sequence[str]) -> None:
     first = "\n".join(cell.sentence for cell in cells) if len(cells) <= SENTENCES else ""
     table = _of_cells(cells) if len(cells) > 1 else _of_cell(cells[0], options.details)
     facts = {"verdicts": [cell.facts() for cell in cells]}
-    print_tables(options.format, [table], frame_of(found), None, [], facts, first)
-    if out is not None:
-        from pe_lab.common.html import drawn
-        from pe_lab.report.why import picture
-
-        image = drawn(picture(cells), out.suffix[1:])
-        with writing(out):
-            write_new_file(out, image)
+    notes = [] if options.out is None else _write(options.out, found, cells, suite)
+    print_tables(options.format, [table], frame_of(found), None, notes, facts, first)
     if left_out:
         runs = f"{len(left_out)} of {len(paths)} runs not diagnosed"
         raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
+
+
+def _check_out(options: WhyOptions) -> None:
+    """UsageError if ``out`` is no such kind of file, or is there."""
+    out = options.out
+    if "suite" in options.model_fields_set and (out is None or out.suffix.lower() != PARQUET):
+        raise UsageError("suite= has no effect without out=FILE.parquet: leave it out")
+    if out is None:
+        return
+    if out.suffix.lower() not in (*PICTURES, PARQUET):
+        raise UsageError(f"out={out} is not allowed: give a .png, .svg, .pdf or .parquet file")
+    if not out.parent.is_dir():
+        raise UsageError(f"out={out}: {out.parent} is not a folder: make it, or name another")
+    if out.exists():
+        raise UsageError(f"out={out} is there already: give another name")
+
+
+def _write(out: Path, found: Sequence[Diagnosed], cells: Sequence[Cell], suite: Suite) -> list[str]:
+    """Write the picture or the numbers; returns what to say of them."""
+    if out.suffix.lower() == PARQUET:
+        rows, left = verdicts.shippable(found, suite)
+        runs = counted(rows["run_id"].n_unique(), "run")
+        notes = [f"{out}: {runs}, SHA-256 {verdicts.write(rows, out)}.."]
+        if left:
+            notes.append(
+                f"{counted(len(left), 'run')} left out, made for tuning or otherwise than suite "
+                f"{suite.name} scores: {named(left)}"
+            )
+        return notes
+    from pe_lab.common.html import drawn
+    from pe_lab.report.why import picture
+
+    image = drawn(picture(cells), out.suffix[1:].lower())
+    with writing(out):
+        write_new_file(out, image)
+    return []
 
 
 def diagnosed(
@@ -121,6 +153,7 @@ def diagnosed(
     """
     # Imported here: torch takes a second.
     from pe_lab.diagnosis.diagnose import recorded
+    from pe_lab.experiment.tracking import track_later
 
     trust(config_dir)
     runs = runs_of(paths)
@@ -139,9 +172,21 @@ def diagnosed(
                     raise
                 left_out(error)
                 continue
+            track_later(RunFolder(path), _tracked(one))
             label = " ".join([row["pe"], names.get(setting, "")]).strip()
             found.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
     return found
+
+
+def _tracked(one: Diagnosis) -> dict[str, float | str]:
+    """What the run's tracker shows: the verdict of this seed, and the restored shares."""
+    begin = f"why/{one.split}"
+    shares = {
+        f"{begin}/{row.name.replace(' ', '_')}": row.restored
+        for row in one.rows
+        if row.kind == "intervention" and row.restored is not None
+    }
+    return {f"{begin}/verdict": verdict([one]).cause, **shares}
 
 
 def _paths(options: WhyOptions) -> list[Path]:

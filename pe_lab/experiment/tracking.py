@@ -5,10 +5,13 @@ between summary.json and the tracker's end leaves it incomplete: the next start 
 finds the finished run, and sends the tracker what it lacks.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from pe_lab.common.config_dir import refuse_foreign
 from pe_lab.common.console import console, logger
 from pe_lab.common.errors import HeldError, PeLabError, RunError, reason
 from pe_lab.common.instantiate import instantiate
@@ -19,6 +22,8 @@ from pe_lab.store.schema import Tracked
 from pe_lab.training.plan import Plan
 
 STATE = "tracker.json"
+NONE: Mapping[str, float | str] = MappingProxyType({})
+LOCK_TIMEOUT_S = 60.0
 ABORT_SECONDS = 5.0
 """Limit on stopping a tracker after a failure."""
 
@@ -28,14 +33,19 @@ class Tracking:
 
     Args:
         section: the key ``tracker`` of the configuration.
+        later: numbers that were measured once the run was finished, shown with those of its end.
     """
 
-    def __init__(self, section: dict[str, Any], run: TrackedRun) -> None:
+    def __init__(
+        self, section: dict[str, Any], run: TrackedRun, later: Mapping[str, float | str] = NONE
+    ) -> None:
         self._folder = RunFolder(run.folder)
+        self._later = dict(later)
         self._state = {
             "tracker": section["_target_"],
             "sweep": run.sweep,
             "overrides": list(run.overrides),
+            **({"later": self._later} if later else {}),
         }
         self._tracker: Tracker | None = instantiate(section, "tracker", Tracker)
         if not self._tracker.active:
@@ -49,6 +59,8 @@ class Tracking:
 
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         """End the run; ``summary`` is that of a finished one."""
+        if summary is not None:
+            summary = {**summary, "metrics": {**summary["metrics"], **self._later}}
         self._bounded("did not end well", "finish", summary, exit_code)
         if self._tracker is not None and summary is not None:
             self._record(complete=True)
@@ -68,9 +80,10 @@ class Tracking:
         if error is None:
             return
         self._tracker = None
+        remedy = "the same command sends it again" if self._later else tracker.remedy(error)
         logger.warning(
-            "%s %s: %s; metrics.jsonl has every number; %s",
-            tracker.name, failure, reason(error), tracker.remedy(error),
+            "%s %s: %s; the run folder has every number; %s",
+            tracker.name, failure, reason(error), remedy,
         )  # fmt: skip
         call_with_timeout(tracker.abort, ABORT_SECONDS)
 
@@ -114,7 +127,35 @@ def track_rest(plan: Plan, folder: RunFolder) -> None:
             _say(f"{error}; until then the tracker gets nothing of it")
             return
         _say(f"sending the tracker what it lacks of {folder.path}")
-        Tracking(section, run).finish(summary, 0)
+        Tracking(section, run, _later(state)).finish(summary, 0)
+
+
+def track_later(folder: RunFolder, numbers: Mapping[str, float | str]) -> None:
+    """Send the tracker of a finished run numbers that were measured since, unless it has them. What
+    fails is one warning, and the same call sends them again."""
+    try:
+        state = folder.tracked()
+        if state is None or (state["complete"] and numbers.items() <= _later(state).items()):
+            return
+        with folder.lock(LOCK_TIMEOUT_S):
+            state, summary = folder.tracked(), folder.summary()
+            if state is None or summary is None:
+                return
+            section = summary["config"]["tracker"]
+            refuse_foreign(section, folder.path)
+            run = TrackedRun(
+                folder.path.absolute(), folder.run_id,
+                {**summary["config"], "names": summary["names"]}, state["overrides"],
+                state["sweep"], dict((folder.starts() or [{}])[-1]), folder.rows(),
+                list(summary["splits"]),
+            )  # fmt: skip
+            Tracking(section, run, {**_later(state), **numbers}).finish(summary, 0)
+    except PeLabError as error:
+        logger.warning("the tracker of %s gets nothing new: %s", folder.path, error)
+
+
+def _later(state: Tracked) -> Mapping[str, float | str]:
+    return state.get("later", NONE)
 
 
 def _say(text: str) -> None:

@@ -77,7 +77,7 @@ class EncoderDecoderConfig(InputOutputConfig):
         return replace(self.stack.dims(vocab_size, train_len, max_len), n_layers=2 * self.n_layers)
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if _both_ways(encoding):
+        if both_ways(encoding):
             return None
         return (
             "is defined for causal attention only, and the encoder is bidirectional: choose "
@@ -98,7 +98,8 @@ class EncoderDecoderConfig(InputOutputConfig):
         return EncoderDecoder(self, vocabulary.size, vocabulary.separator, encodings)
 
 
-def _both_ways(encoding: PositionalEncoding) -> bool:
+def both_ways(encoding: PositionalEncoding) -> bool:
+    """Whether an encoding can be used in bidirectional attention."""
     inside = encoding.hooks() - {"embed", "block_input"}
     return encoding.window is None and (
         not inside or (encoding.both_ways and inside <= {"rotate", "bias"})

@@ -46,8 +46,8 @@ MAX_STEPS = 60
 MAX_PANELS = 12
 """Maximum of panels in a chart: those with the most points."""
 GUESSING = "Dashed: guessing."
-BANDS = "Bands are 95 % intervals."
-SPREAD = "Bands and bars are 95 % intervals of the mean, small dots are seeds."
+BANDS = "Lines are medians over seeds, bands reach from the lowest to the highest seed."
+SPREAD = "Medians over seeds; bands and bars reach from the lowest to the highest seed, a dot each."
 
 
 @dataclass(frozen=True)
@@ -226,9 +226,9 @@ def _cost(section: Section, rows: pl.DataFrame, runs: pl.DataFrame) -> Chart | N
         return None
     axis = alt.Axis(title=None, format=".3~s", tickCount=4, labelOverlap=True)
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=axis)
-    spec = _panels(section, long, x, mark="point", y_title="mean OOD error (%)", intervals=False)
+    spec = _panels(section, long, x, mark="point", y_title="OOD mean (%)", intervals=False)
     note = "Low and to the left is better. Times compare only on one machine with equal load."
-    return Chart("cost", "Mean OOD error against cost", f"{note} Small dots are seeds.", spec)
+    return Chart("cost", "OOD mean against cost", f"{note} Small dots are seeds.", spec)
 
 
 def _quantity(title: str, xs: pl.Series) -> alt.X:
@@ -253,8 +253,8 @@ def _panels(
     intervals: bool = True,
     width: int = 280,
 ) -> Spec:
-    """The means of ``value`` for each ``setting``, ``panel`` and ``x``, the eight first settings in
-    colour, all others in grey; ``guess`` is a dashed line.
+    """The medians of ``value`` for each ``setting``, ``panel`` and ``x``, the first eight settings
+    in colour, all others in grey; ``guess`` is a dashed line.
 
     Args:
         rules: further lines, each at one x.
@@ -272,11 +272,12 @@ def _panels(
             continue
         at = printable(at) if isinstance(at, str) else at
         row = {"panel": printable(panel), "label": names[setting], "x": at}
-        mean, low, high = (_short(unit * v) for v in (band.mean, *band.interval))
+        ends = band.values[0], band.values[-1]
+        middle, low, high = (_short(unit * v) for v in (band.median, *ends))
         if row["label"] not in domain:
-            values.append({**row, "other": mean})
+            values.append({**row, "other": middle})
             continue
-        values.append({**row, "y": mean, **({"low": low, "high": high} if intervals else {})})
+        values.append({**row, "y": middle, **({"low": low, "high": high} if intervals else {})})
         if dots and band.n > 1:
             values += [{**row, "seed": _short(unit * value)} for value in band.values]
     numbers = [row[name] for row in values for name in ("y", "other", "seed") if name in row]
@@ -316,7 +317,7 @@ def _layers(x: alt.X, domain: list[str], top: float, y_title: str, mark: str) ->
     colour, shape = of_setting(alt.Color, COLOURS), of_setting(alt.Shape, SHAPES)
     picked = alt.selection_point(fields=["label"], bind="legend")
     faded = alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1))
-    titles = {"y": "mean", "low": "from", "high": "to"}
+    titles = {"y": "median", "low": "from", "high": "to"}
     tip = [alt.Tooltip(f"{name}:Q", format=".3~r", title=title) for name, title in titles.items()]
     label = alt.Tooltip("label:N", title="setting")
     base = alt.Chart()
@@ -353,7 +354,11 @@ def _short(value: float) -> float:
 
 
 def figure(section: Section, chart: Chart) -> Spec:
-    """The chart as a figure for a paper: on white, with a caption."""
-    lines = wrap(f"{section.title}. {chart.note} {section.legend}".strip(), 110)
-    title = {"text": chart.title, "subtitle": lines, "anchor": "start"}
+    """The chart as a figure for a paper, with what the section says below its title."""
+    return on_white(chart, f"{section.title}. {chart.note} {section.legend}")
+
+
+def on_white(chart: Chart, caption: str) -> Spec:
+    """The chart with its title and a caption, on white."""
+    title = {"text": chart.title, "subtitle": wrap(caption.strip(), 110), "anchor": "start"}
     return {**chart.spec, "title": title, "config": {**CONFIG, "background": "#fff"}}

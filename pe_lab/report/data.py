@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from pe_lab.common.output import printable
 from pe_lab.core.metrics import COSTS, IN_DOMAIN, TABLED
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
+from pe_lab.diagnosis.cells import Cell
 from pe_lab.evaluation.record import TRAINED
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.evaluations import recorded, shown_encoding
@@ -16,7 +18,7 @@ from pe_lab.results.labels import labels
 from pe_lab.results.presentation.evaluations import scales
 from pe_lab.results.presentation.tables import CLUSTERS, pooled_note
 from pe_lab.results.reader import text
-from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_interval
+from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_rates
 from pe_lab.results.suite import threshold
 
 
@@ -25,25 +27,16 @@ class Band:
     """A number over the seeds.
 
     Args:
-        low, high: the 95 % t interval; None for one seed, and for two clusters.
         k: how many of the n are at or below the threshold; None without one.
         values: every seed, ascending.
     """
 
     mean: float
-    low: float | None
-    high: float | None
     n: int
     median: float
     k: int | None
     clusters: bool
     values: Sequence[float]
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Low, at least 0, and high; without an interval the mean."""
-        low, high = (self.mean if end is None else end for end in (self.low, self.high))
-        return max(0.0, low), high
 
     @property
     def rate(self) -> str:
@@ -63,6 +56,7 @@ class Setting:
         cells: the error on each split; None where the split was too long for the encoding.
         ood: the mean error over the OOD splits, or over all lengths; None where one is missing.
         everywhere: how many seeds are at or below the threshold on every OOD split.
+        why: the diagnosed seeds of a split, for each split of which pe-lab why has some.
     """
 
     name: str
@@ -75,6 +69,7 @@ class Setting:
     ood: Band | None
     everywhere: int
     cost: Mapping[str, Band | None]
+    why: Sequence[Cell] = ()
 
     @property
     def label(self) -> str:
@@ -164,20 +159,27 @@ def _departure(setting: Setting) -> tuple[int, int, str]:
     return -len(setting.seeds), len(setting.differs.split()), setting.differs
 
 
-def sections(runs: pl.DataFrame, splits: pl.DataFrame, where: str | None = None) -> list[Section]:
+def sections(
+    runs: pl.DataFrame,
+    splits: pl.DataFrame,
+    where: str | None = None,
+    why: Mapping[str, Sequence[Cell]] = MappingProxyType({}),
+) -> list[Section]:
     """One section for each task.
 
     Args:
         runs: finished runs, as ``frame.read_runs`` gives them.
         splits: their ``frame.by_split``.
         where: the condition that selected the runs.
+        why: setting -> its diagnosed seeds.
     """
-    return [
-        section(
-            part, splits.filter(pl.col("task") == task), labels(part), note=_pooled(part, where)
-        )
-        for (task,), part in sorted(runs.group_by("task", maintain_order=True), key=lambda p: p[0])
-    ]
+    found = []
+    for (task,), part in sorted(runs.group_by("task", maintain_order=True), key=lambda p: p[0]):
+        of_task, note = splits.filter(pl.col("task") == task), _pooled(part, where)
+        one = section(part, of_task, labels(part), note=note)
+        settings = (replace(s, why=why.get(s.name, ())) for s in one.settings)
+        found.append(replace(one, settings=tuple(settings)))
+    return found
 
 
 def _pooled(runs: pl.DataFrame, where: str | None) -> str:
@@ -244,11 +246,11 @@ def section(
 
 
 def _of_its_splits(mean: Band | None, cells: Mapping[str, Band | None]) -> Band | None:
-    """The mean; of two clusters, and without interval, where a split that it averages is."""
+    """The mean; of two clusters where a split that it averages is."""
     averaged = (band for split, band in cells.items() if split != IN_DOMAIN)
     if mean is None or mean.n == 1 or not any(band and band.clusters for band in averaged):
         return mean
-    return replace(mean, clusters=True, low=None, high=None)
+    return replace(mean, clusters=True)
 
 
 def _over_runs(runs: pl.DataFrame, column: str) -> dict[str, Band | None]:
@@ -271,7 +273,7 @@ def bands(
     rows: pl.DataFrame, by: Sequence[str], value: str, threshold: pl.Expr = NO_THRESHOLD
 ) -> dict[tuple[Any, ...], Band | None]:
     """The band of a column for each group; None where no row of it has a value."""
-    table = with_interval(rows.group_by(by).agg(**spread(pl.col(value), threshold)))
+    table = with_rates(rows.group_by(by).agg(**spread(pl.col(value), threshold)))
     columns = [field.name for field in fields(Band)]
     groups = zip(table.select(by).iter_rows(), table.select(columns).iter_rows(), strict=True)
     return {key: Band(*band) if band[columns.index("n")] else None for key, band in groups}

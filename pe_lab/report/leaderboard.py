@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import altair as alt
@@ -9,9 +10,10 @@ import polars as pl
 
 from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.report.charts import CONFIG, Chart, specification
+from pe_lab.report.charts import COLOURS, CONFIG, Chart, specification
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
 from pe_lab.results.leaderboard import families
+from pe_lab.results.leaderboard.curve import TABLED, THRESHOLDS, order_at, rates_at
 from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.leaderboard import (
@@ -20,14 +22,21 @@ from pe_lab.results.presentation.leaderboard import (
     marked_share,
     task_table,
 )
+from pe_lab.results.presentation.verdicts import Verdicts, verdict_table
 
 GENERATOR = "pe-lab leaderboard"
 
 
-def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Grid:
+def leaderboard_grid(
+    found: Scores,
+    tasks: Sequence[str],
+    at_least_half: bool = False,
+    why: Verdicts = MappingProxyType({}),
+) -> Grid:
     """Entries by tasks, the controls last.
 
     Args:
+        why: verdicts, shown on hovering.
         at_least_half: only the entries that have run half of these tasks or more.
     """
     run = set(found.cells["task"])
@@ -54,35 +63,38 @@ def leaderboard_grid(found: Scores, tasks: Sequence[str], at_least_half: bool = 
             Row(
                 display_name(found, entry, names),
                 "(control)" if entry in controls else "",
-                [_cell(found, rates.get(entry, {}), entry, task) for task in names],
+                [_cell(found, rates.get(entry, {}), entry, task, why) for task in names],
             )
             for entry in (*entries, *controls)
         ],
     )
 
 
-def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str) -> Cell:
+def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str, why: Verdicts) -> Cell:
     rate = rates.get(task)
     if rate is None:
-        why = families.missing(found, entry, [task])
-        return Cell("" if why == families.NOT_RUN else why, kind=NOT_RUN, title=why)
+        reason = families.missing(found, entry, [task])
+        return Cell("" if reason == families.NOT_RUN else reason, kind=NOT_RUN, title=reason)
     text, below = marked_share(rate), interval_text(rate)
+    title = why[task, entry].sentence if (task, entry) in why else ""
     if rate.unlearned:
-        return Cell(text, below, kind=UNLEARNED, order=rate.share)
-    return Cell(text, below, round(rate.share, 3), order=rate.share)
+        return Cell(text, below, kind=UNLEARNED, order=rate.share, title=title)
+    return Cell(text, below, round(rate.share, 3), order=rate.share, title=title)
 
 
 def leaderboard_page(
-    found: Scores, tasks: Sequence[str], notes: Sequence[str], command: str
+    found: Scores, tasks: Sequence[str], why: Verdicts, notes: Sequence[str], command: str
 ) -> str:
     """The HTML of the page.
 
     Args:
+        why: verdicts of tasks and entries.
         notes: what is at its end.
         command: that made it.
     """
-    grid = leaderboard_grid(found, tasks)
+    grid = leaderboard_grid(found, tasks, why=why)
     run = [column.name for column in grid.columns]
+    of_task = {task: {key: why[key] for key in why if key[0] == task} for task in run}
     return rendered(
         "pe_lab.report",
         "leaderboard.html",
@@ -91,9 +103,65 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
-        tasks=[(task, task_table(found, task), _seeds(found, task)) for task in run],
+        curve=threshold_chart(found, tasks),
+        tasks=[
+            (task, [task_table(found, task), verdict_table(of_task[task])], _seeds(found, task))
+            for task in run
+        ],
         notes=notes,
     )
+
+
+def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
+    """The success rate of the entries of ``in_common`` over the threshold, a panel for each task.
+
+    The first entries by success rate are in colour, the others grey.
+    """
+    entries = [entry for entry, _ in order_at(found, tasks, 1)]
+    run = [task for task in tasks if task in {*found.cells["task"]}]
+    values: list[dict[str, Any]] = []
+    for threshold in THRESHOLDS:
+        rates = rates_at(found, {task: [task] for task in run}, threshold)
+        at = {"at": round(100 * threshold, 2)}
+        values += [
+            {"task": task, "entry": entry, "rate": round(100 * rate.share, 1), **at}
+            for entry in entries
+            for task, rate in rates.get(entry, {}).items()
+        ]
+    values += [
+        {"task": task, "limit": 100 * limit}
+        for task in run
+        for limit in {*found.suite.tasks[task].generalises.values()}
+        if limit <= THRESHOLDS[-1]
+    ]
+    layers = alt.layer(*_curves(entries[: len(COLOURS)]), data=alt.NamedData("rows"))
+    chart = layers.properties(width=165, height=110)
+    panels = chart.facet(alt.Facet("task:N", sort=run, title=None), columns=4)
+    note = "Averaged over the scored OOD splits, all with this threshold. Dashed: the suite's."
+    spec = specification(panels, values) | {"config": CONFIG}
+    return Chart("thresholds", "Success rate by threshold", note, spec)
+
+
+def _curves(named: Sequence[str]) -> list[alt.Chart]:
+    """The stated thresholds, the other entries in grey, and those named in colour."""
+    scale = alt.Scale(type="log", domain=[100 * THRESHOLDS[0], 100 * THRESHOLDS[-1]])
+    axis = alt.Axis(title="threshold (%)", values=[100 * one for one in TABLED])
+    limit, at = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("limit", "at"))
+    rate = alt.Axis(title="success rate (%)", tickCount=3)
+    y = alt.Y("rate:Q", scale=alt.Scale(domain=[0, 100]), axis=rate)
+    colours = alt.Scale(domain=list(named), range=COLOURS)
+    colour = alt.Color("entry:N", scale=colours, legend=alt.Legend(title=None))
+    chosen = alt.FieldOneOfPredicate(field="entry", oneOf=list(named))
+    base = alt.Chart()
+    line = base.mark_line(strokeWidth=2).transform_filter(chosen)
+    grey = base.mark_line(strokeWidth=1, color="var(--context)")
+    return [
+        base.mark_rule(color="var(--faint)", strokeDash=[3, 3]).encode(x=limit),
+        grey.transform_filter(alt.LogicalNotPredicate(**{"not": chosen})).encode(
+            x=at, y=y, detail="entry:N", tooltip=["entry:N"]
+        ),
+        line.encode(x=at, y=y, color=colour, tooltip=["entry:N", "at:Q", "rate:Q"]),
+    ]
 
 
 def _seeds(found: Scores, task: str) -> Chart:

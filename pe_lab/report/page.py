@@ -24,6 +24,7 @@ from pe_lab.inspection.page import fragment, whole_chart
 from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
 from pe_lab.report.data import Section, evaluated, evaluated_sections, sections
 from pe_lab.report.tables import overview, picture, sentence, table
+from pe_lab.results import verdicts
 from pe_lab.results.frame import FACTS, by_split
 from pe_lab.results.labels import labels
 from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
@@ -70,7 +71,8 @@ def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         return Report([], [], [], [], [])
-    trained = sections(finished, by_split(finished), where)
+    why, unjudged = verdicts.recorded(finished)
+    trained = sections(finished, by_split(finished), where, why)
     since, unread = evaluated(finished, where)
     paths = [] if inspect == "none" else inspect.split(",") if inspect else _best(trained)
     found, refused = [], []
@@ -84,7 +86,7 @@ def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report
             if inspect is not None:
                 raise
             refused.append(str(error))
-    return Report(trained, since, unread, found, refused)
+    return Report(trained, since, [*unread, *unjudged], found, refused)
 
 
 def _best(found: Sequence[Section]) -> list[str]:

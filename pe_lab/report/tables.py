@@ -12,6 +12,8 @@ from pe_lab.common.console import percent
 from pe_lab.core.metrics import COSTS
 from pe_lab.report.charts import Spec, specification
 from pe_lab.report.data import Band, Section, Setting
+from pe_lab.results.presentation.verdicts import seeds_text
+from pe_lab.results.verdicts import leading
 
 NOT_RUN = "missing"
 UNLEARNED = "unlearned"
@@ -168,6 +170,8 @@ def table(section: Section) -> Grid:
     columns = [Column(split, _notes(section, split)) for split in section.splits]
     columns.append(Column("mean", ["over lengths"]) if section.split else Column("OOD mean"))
     costs = {} if section.split else COSTS
+    judged = any(setting.why for setting in section.settings)
+    columns += [Column("why", ["verdict"])] if judged else []
     columns = [Column("seeds"), *columns, *(Column(title) for title in costs.values())]
     shown = [band for s in section.settings for band in (*s.cells.values(), s.ood) if band]
     rated = any(band.k is not None and band.n > 1 for band in shown)
@@ -175,15 +179,17 @@ def table(section: Section) -> Grid:
     caption += (
         ": k/n seeds at or below the threshold and the median; below, the " if rated else ", "
     )
-    caption += "mean over seeds ± half its 95 % interval. "
+    caption += "mean over seeds. "
     if any(band.clusters for band in shown):
         caption += "‡: the seeds form two clusters. "
+    if judged:
+        caption += "why: the verdict of pe-lab why, defined in docs/why.md. "
     return Grid(
         f"Error by {'length' if section.split else 'split'}, {section.title}",
         f"{caption}Colour: the mean error. {section.legend}".strip(),
         "setting",
         columns,
-        [_row(setting, section, costs) for setting in section.settings],
+        [_row(setting, section, costs, judged) for setting in section.settings],
     )
 
 
@@ -196,13 +202,16 @@ def _notes(section: Section, split: str) -> list[str]:
     return notes
 
 
-def _row(setting: Setting, section: Section, costs: Sequence[str] | dict[str, str]) -> Row:
+def _row(
+    setting: Setting, section: Section, costs: Sequence[str] | dict[str, str], judged: bool
+) -> Row:
     absent = "n/a"
     cells = [
         _error_cell(setting.cells.get(split), section, absent if split in setting.cells else "")
         for split in section.splits
     ]
     cells.append(_error_cell(setting.ood, section, absent if section.ood else ""))
+    cells += [_verdict_cell(setting)] if judged else []
     for key in costs:
         band = setting.cost.get(key)
         cells.append(
@@ -212,16 +221,23 @@ def _row(setting: Setting, section: Section, costs: Sequence[str] | dict[str, st
     return Row(f"{setting.pe}{setting.mark}", setting.differs, [seeds, *cells])
 
 
+def _verdict_cell(setting: Setting) -> Cell:
+    if not setting.why:
+        return Cell("")
+    one = leading(setting.why)
+    below = f"{one.split} {seeds_text(one)}"
+    return Cell(one.verdict.cause, below, title="\n".join(c.sentence for c in setting.why))
+
+
 def _error_cell(band: Band | None, section: Section, absent: str) -> Cell:
     if band is None:
         return Cell(absent, order=1e9)
     # The square root tells small errors apart.
     share = round(1 - min(1.0, max(0.0, band.mean) / section.worst) ** 0.5, 3)
-    half = "" if band.high is None else f"± {percent(band.high - band.mean)}"
     if not band.rate:
-        return Cell(percent(band.mean), half, share, order=band.mean)
-    below = f"{percent(band.mean)} {half}".strip()
-    return Cell(f"{band.rate} {percent(band.median)}", below, share, order=band.mean)
+        return Cell(percent(band.mean), "", share, order=band.mean)
+    text = f"{band.rate} {percent(band.median)}"
+    return Cell(text, percent(band.mean), share, order=band.mean)
 
 
 def number(value: float) -> str:

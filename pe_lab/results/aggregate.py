@@ -1,4 +1,4 @@
-"""Groups of runs: mean, standard deviation and 95 % interval of a metric over their seeds."""
+"""Groups of runs: success rate, median, mean and standard deviation over their seeds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from pe_lab.evaluation.record import NOT_FINITE
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import without_idle
 from pe_lab.results.query import unknown
-from pe_lab.results.statistics.seeds import spread, with_clusters_of_mean, with_interval
+from pe_lab.results.statistics.across_tasks import LEVEL, least_p
+from pe_lab.results.statistics.seeds import spread, with_clusters_of_mean, with_rates
 from pe_lab.results.suite import threshold
 
 THRESHOLDED = ("k", "p_generalises", "p_low", "p_high", "threshold")
@@ -37,9 +38,8 @@ def grouped(
     or not it is selected.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
-    (n - 1), ``low`` and ``high`` (95 % interval of the mean, Student's t; like ``sd`` null for
-    one value, and null where the seeds fall into two clusters), ``best`` (see ``is_best``),
-    ``settings`` (how many are pooled: above 1 the interval is not one over seeds alone),
+    (n - 1; null for one value), ``best`` (see ``is_best``), ``settings`` (how many are pooled:
+    above 1 the spread is not one over seeds alone),
     ``not_finite`` (losses that JSON cannot hold; with any, the mean is null), ``guess``; and of
     ``statistics.seeds``: ``k`` (runs with an error up to ``threshold``, of errors on single
     splits only), ``p_generalises``, ``p_low``, ``p_high`` (95 %, Wilson), ``median``,
@@ -119,13 +119,13 @@ def summarized(
         data=pl.col("_data").unique().sort(),
     )
     whole = pl.col("not_finite") == 0
-    table = with_interval(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
+    table = with_rates(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
     if mean is not None:
         table = with_clusters_of_mean(table, keys, mean)
     best = is_best(table, column, by_rate) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
         *keys, "n", "seeds", *THRESHOLDED, "median", "clusters", "values",
-        "mean", "sd", "low", "high", "best", "settings", "not_finite", "guess",
+        "mean", "sd", "best", "settings", "not_finite", "guess",
     )  # fmt: skip
 
 
@@ -249,14 +249,12 @@ def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) ->
     all others: a highest rate of 0 has none below it.
 
     Where nothing in the table of the task has a threshold, or with ``by_rate`` False, it is the
-    lowest mean, if its 95 % interval lies wholly below the intervals of all other groups (below
-    the value of a group with one seed, the lowest of a group with two clusters). Groups that tie
-    are marked together, and only if all their seeds have the same value; a group with two
-    clusters is never marked.
+    group of which every seed lies below every seed of all other groups, if so many seeds lie so by
+    chance in at most 5 % of cases: four of each. Groups that tie are marked together, and only if
+    all their seeds have the same value.
 
     Never marked are a group with one seed and those that it ties with, an only group, any group
-    where one pools several settings, and a mean beside rates: rates say how many seeds generalise,
-    where the mean of three would have a mark that three seeds cannot give to a rate.
+    where one pools several settings, and a mean beside rates: rates say how many seeds generalise.
 
     Args:
         column: the keys of a column of the table, the task first.
@@ -290,12 +288,11 @@ def _highest_rates(rows: Rows) -> list[int]:
 def _lowest_means(rows: Rows) -> list[int]:
     lowest = min(row["mean"] for _, row in rows)
     first = [(number, row) for number, row in rows if row["mean"] == lowest]
-    floors = [
-        row["least"] if row["low"] is None else row["low"]
-        for _, row in rows
-        if row["mean"] > lowest
-    ]
-    several_seeds = all(row["high"] is not None for _, row in first)
+    others = [row for _, row in rows if row["mean"] > lowest]
+    apart = all(
+        one["most"] < other["least"] and least_p(one["n"], other["n"]) <= LEVEL
+        for _, one in first
+        for other in others
+    )
     unanimous = len(first) == 1 or all(row["sd"] == 0 for _, row in first)
-    below = floors and several_seeds and first[0][1]["high"] < min(floors)
-    return [number for number, _ in first] if below and unanimous else []
+    return [number for number, _ in first] if others and apart and unanimous else []

@@ -13,14 +13,10 @@ from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import labels, without_idle
 from pe_lab.results.leaderboard.entries import without_tuning
 from pe_lab.results.reader import defaults_of, same, text
-from pe_lab.results.statistics.across_tasks import holm
-from pe_lab.results.statistics.seeds import over_seeds, two_clusters
+from pe_lab.results.statistics.across_tasks import holm, sign_test
+from pe_lab.results.statistics.seeds import two_clusters
 from pe_lab.results.suite import threshold
 
-RESAMPLES = 9999
-"""Sign flips drawn at random, besides the observed one, where there are more."""
-EXACT = 13
-"""Seeds up to which all sign flips are enumerated: 2^13 are fewer than ``RESAMPLES``."""
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
     **dict.fromkeys(("differs", "split"), pl.String),
@@ -31,14 +27,14 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("k_a", "k_b"), pl.Int64),
     **dict.fromkeys(("median_a", "median_b"), pl.Float64),
     **dict.fromkeys(("clusters_a", "clusters_b"), pl.Boolean),
-    **dict.fromkeys(("mean_a", "mean_b", "difference", "low", "high"), pl.Float64),
-    "clusters": pl.Boolean,
-    **dict.fromkeys(("p_t", "p_flips", "p_t_holm", "p_flips_holm", "p_least"), pl.Float64),
+    "difference": pl.Float64,
+    **dict.fromkeys(("lower_a", "lower_b"), pl.Int64),
+    **dict.fromkeys(("p", "p_holm", "p_least"), pl.Float64),
 }
 
 
 def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
-    """For each split, the differences in error a - b over the seeds that both encodings have.
+    """For each split, which of two encodings errs less over the seeds that both have.
 
     Compared are finished runs whose settings are equal except for the encoding, its keys and, for
     runs with the learning rate preset for their encoding, that rate: one row per pair of settings
@@ -49,14 +45,10 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     was too long for one of the two), ``errors_a`` and ``errors_b`` (in the order of ``seeds``),
     ``threshold``, ``k_a`` and ``k_b`` (how many of these errors are up to it), ``median_a``,
     ``median_b``, ``clusters_a`` and ``clusters_b`` (whether they fall into two clusters),
-    ``mean_a``, ``mean_b``, ``difference`` (mean of a - b), ``low`` and ``high`` (its 95 %
-    interval, Student's t), ``clusters`` (whether the differences fall into two clusters: then
-    there is no interval and no t-test), ``p_t`` (paired t-test, two-sided; null
-    where the differences do not vary), ``p_flips`` (exact: the share of the 2^n ways to flip the
-    signs of the differences whose mean is as far from 0, doubled from one side; drawn at random
-    above 13 seeds), both corrected over the splits of the pair after Holm, and ``p_least``, the
-    smallest ``p_flips`` that n seeds can give: 2 / 2^n, above 13 seeds 2 / 10 000. With one seed
-    there are no p and no interval.
+    ``difference`` (median of a - b), ``lower_a`` and ``lower_b`` (at how many seeds each side has
+    the lower error), ``p`` (the sign test of these, two-sided), ``p_holm`` (corrected over the
+    splits of the pair after Holm), and ``p_least``, the smallest p that n seeds can give: 2 / 2^n.
+    With one seed there is no p.
 
     Raises:
         UsageError: the two share no seed in equal settings, or several settings match.
@@ -94,40 +86,17 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
 def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
     """The paired statistics of two samples of equal size: see ``paired`` for the names."""
-    names = (
-        "mean_a", "mean_b", "difference", "low", "high", "clusters", "p_t", "p_flips", "p_least"
-    )  # fmt: skip
-    if not a:
-        return {"n": 0, **dict.fromkeys(names)}
-    # Imported here: a second.
-    from scipy.stats import permutation_test, ttest_rel
-
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    spread = over_seeds(differences)
-    n = spread["n"]
-    found: dict[str, Any] = {
-        **dict.fromkeys(names),
-        "n": n,
-        "mean_a": over_seeds(a)["mean"],
-        "mean_b": over_seeds(b)["mean"],
-        "difference": spread["mean"],
-        "clusters": spread["clusters"],
-    }
-    if n == 1:
-        return found
-    # Rounding errors are no variation; they would make any difference significant.
-    if max(differences) - min(differences) > 1e-12 and not spread["clusters"]:
-        found["p_t"] = float(ttest_rel(a, b).pvalue)
-    flips = permutation_test(
-        (differences,), lambda d, axis: d.mean(axis), permutation_type="samples",
-        vectorized=True, n_resamples=RESAMPLES, rng=0,
-    )  # fmt: skip
-    # scipy counts the observed signs among those drawn, and doubles the smaller side.
-    least = 2 / (2**n if n <= EXACT else RESAMPLES + 1)
+    n = len(a)
+    both = list(zip(a, b, strict=True))
+    sides = ({"": dict(enumerate(side))} for side in (a, b))
     return {
-        **found, "low": spread["low"], "high": spread["high"], "p_flips": float(flips.pvalue),
-        "p_least": least,
-    }  # fmt: skip
+        "n": n,
+        "difference": median(x - y for x, y in both) if n else None,
+        "lower_a": sum(x < y for x, y in both),
+        "lower_b": sum(x > y for x, y in both),
+        "p": sign_test(*sides) if n > 1 else None,
+        "p_least": 2 / 2**n if n > 1 else None,
+    }
 
 
 Runs = dict[str, dict[int, dict[str, Any]]]
@@ -184,9 +153,8 @@ def _tests(
                 f"clusters_{side}": two_clusters(values, limit) if values else None,
             }
         rows.append({**row, **seed_by_seed(*errors)})
-    for kind in ("p_t", "p_flips"):
-        for row, p in zip(rows, holm([row[kind] for row in rows]), strict=True):
-            row[f"{kind}_holm"] = p
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = p
     return rows
 
 

@@ -181,13 +181,13 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("p_generalises", "p_low", "p_high", "threshold", "median"), pl.Float64),
     "clusters": pl.Boolean,
     "values": pl.List(pl.Float64),
-    **dict.fromkeys(("range_low", "range_high", "ours", "sd", "low", "high"), pl.Float64),
+    **dict.fromkeys(("range_low", "range_high", "ours", "sd"), pl.Float64),
     **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
 }
 
 OURS = (
     "setting", "n", *THRESHOLDED, "median", "clusters", "values", "range_low", "range_high",
-    "sd", "low", "high",
+    "sd",
 )  # fmt: skip
 """Columns that are those of ``_measured``."""
 
@@ -223,9 +223,9 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``k``,
     ``p_generalises``, ``p_low``, ``p_high``, ``threshold``, ``median``, ``clusters``, ``values``
     (see ``grouped``), ``range_low`` and ``range_high`` (the lowest and the highest of the seeds,
-    each widened to the 95 % Wilson interval of that run), ``ours`` (the mean), ``sd``, ``low``,
-    ``high``; ``differs`` (train.steps 400 for 10000: ours for theirs), ``verdict``, ``reading``
-    (what had to be assumed), ``recipe``.
+    each widened to the 95 % Wilson interval of that run), ``ours`` (the mean), ``sd``; ``differs``
+    (train.steps 400 for 10000: ours for theirs), ``verdict``, ``reading`` (what had to be assumed),
+    ``recipe``.
 
     ``verdict``: that of ``published.verdict``, or "not run"; "other protocol, " before the former
     where ``differs`` is not empty: it is then no reproduction.

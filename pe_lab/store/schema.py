@@ -152,12 +152,13 @@ class Start(TypedDict):
 
 @with_config(STRICT)
 class Tracked(TypedDict):
-    """tracker.json."""
+    """tracker.json: ``later`` are numbers that were measured once the run was finished."""
 
     tracker: str
     sweep: str | None
     overrides: list[str]
     complete: bool
+    later: NotRequired[dict[str, float | str]]
 
 
 @with_config(STRICT)

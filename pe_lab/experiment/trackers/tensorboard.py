@@ -35,7 +35,11 @@ class TensorBoardTracker(Tracker):
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         if summary is not None:
             _, numbers = closing_row(summary)
-            charted = {k: v for k, v in numbers.items() if not k.endswith(UNCHARTED)}
+            charted = {
+                key: value
+                for key, value in numbers.items()
+                if not key.endswith(UNCHARTED) and not isinstance(value, str)
+            }
             # "." is this run's folder; the default is another run beside it.
             self._writer.add_hparams(
                 _scalars(self._config), charted, run_name=".", global_step=summary["steps"]

@@ -327,10 +327,12 @@ class WandbTracker(Tracker):
     def _log_summary(self, summary: dict[str, Any]) -> None:
         import wandb
 
-        pages = pictures(self._run_folder, summary) if self._cfg.pictures else {}
         row, numbers = closing_row(summary)
         self.log(row)
         self._run.summary.update(numbers)
+        if self._step < self._folder.rows:  # Another process has logged the row of the tables.
+            return
+        pages = pictures(self._run_folder, summary) if self._cfg.pictures else {}
         # Without it, wandb keeps a copy of every table in the home folder.
         before = os.environ.get("WANDB_DATA_DIR")
         os.environ["WANDB_DATA_DIR"] = before or str(self._folder.path)

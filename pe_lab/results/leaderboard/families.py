@@ -22,7 +22,8 @@ from pe_lab.results.statistics.across_tasks import (
     pairs,
     performance_profile,
     probability_of_improvement,
-    stratified_bootstrap,
+    shared,
+    sign_test,
 )
 from pe_lab.results.statistics.seeds import stratified_interval
 from pe_lab.results.suite import TUNING, Suite
@@ -88,12 +89,17 @@ def rates_by(
 
 
 def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[str, ByTask]:
-    """entry -> task -> for each run the share of scored splits that it does not generalise to."""
+    """entry -> task -> seed -> the share of scored splits that the run does not generalise to."""
     runs = _runs(found, "generalises").filter(pl.col("task").is_in(tasks))
-    table: dict[str, dict[str, list[float]]] = {entry: {} for entry in entries}
-    for entry, task, k, n in runs.select("entry", "task", "k", "n").iter_rows():
+    return _by_seed(runs.with_columns(share=1 - pl.col("k") / pl.col("n")), entries)
+
+
+def _by_seed(runs: pl.DataFrame, entries: Iterable[str]) -> dict[str, ByTask]:
+    """entry -> task -> seed -> ``share``, of those of these entries that have a run."""
+    table: dict[str, dict[str, dict[int, float]]] = {entry: {} for entry in entries}
+    for entry, task, seed, share in runs.select("entry", "task", "seed", "share").iter_rows():
         if entry in table:
-            table[entry].setdefault(task, []).append(1 - k / n)
+            table[entry].setdefault(task, {})[seed] = share
     return {entry: values for entry, values in table.items() if values}
 
 
@@ -136,7 +142,7 @@ def ties(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> Ties:
     }
     if not values:
         return Ties((), frozenset())
-    means = {e: fmean(map(fmean, of.values())) for e, of in values.items()}
+    means = {e: fmean(fmean(runs.values()) for runs in of.values()) for e, of in values.items()}
     # Of equal means the one with more runs is the highest: more entries can differ from it.
     ordered = sorted(values, key=lambda e: (means[e], -sum(map(len, values[e].values())), e))
     first, tested = ordered[0], pairs({entry: values[entry] for entry in ordered})
@@ -159,13 +165,14 @@ def _could_differ(values: Mapping[str, ByTask], tested: Sequence[Pair], a: str, 
 
 
 def _runs(found: Scores, column: str) -> pl.DataFrame:
-    """One row for each counting run: ``k`` of ``n`` scored splits that it generalises to."""
+    """One row for each counting run: its ``seed``, and ``k`` of ``n`` scored splits that it
+    generalises to."""
     inside = pl.col("split") == IN_DOMAIN
     rows = found.rows.filter(pl.col("counts") & pl.col("threshold").is_not_null())
     rows = rows.filter(inside if column == FITS else ~inside)
     reached = pl.col("error").fill_null(WORST) <= pl.col("threshold")
     return rows.group_by("entry", "task", "run_id", maintain_order=True).agg(
-        k=reached.sum().cast(pl.Int64), n=pl.len().cast(pl.Int64)
+        pl.col("seed").first(), k=reached.sum().cast(pl.Int64), n=pl.len().cast(pl.Int64)
     )
 
 
@@ -272,15 +279,14 @@ class OverTasks:
 
     Args:
         runs: of all tasks.
-        iqm: the interquartile mean of the errors, and its interval (None: a task has one run).
-        lower_than, higher_than: the other entries that it differs from significantly.
+        iqm: the interquartile mean of the errors.
+        lower_than, higher_than: the other entries that it errs significantly less or more than.
         better: the probability of a lower error than the baseline's, and its interval.
         profile: the share of runs with at most each error of ``TAUS``.
     """
 
     runs: int
     iqm: float
-    interval: Interval | None
     lower_than: frozenset[str]
     higher_than: frozenset[str]
     better: tuple[float, Interval] | None
@@ -310,19 +316,18 @@ def over_tasks(
 
 
 def _compared(values: dict[str, ByTask]) -> dict[str, OverTasks]:
-    differ = differing(pairs(values))
+    differ = differing(pairs(values, sign_test))
     baseline = values.get(BASELINE)
     found = {}
     for entry in sorted(values, key=lambda entry: iqm(values[entry])):
         of = values[entry]
-        lower = {e for e in differ[entry] if probability_of_improvement(of, values[e]) > 0.5}
+        lower = {e for e in differ[entry] if _lower_more_often(of, values[e])}
         better = None
-        if entry != BASELINE and baseline is not None:
+        if entry != BASELINE and baseline is not None and shared(of, baseline):
             better = probability_of_improvement(of, baseline), improvement_interval(of, baseline)
         found[entry] = OverTasks(
             runs=sum(map(len, of.values())),
             iqm=iqm(of),
-            interval=stratified_bootstrap(of),
             lower_than=frozenset(lower),
             higher_than=frozenset(differ[entry] - lower),
             better=better,
@@ -331,11 +336,16 @@ def _compared(values: dict[str, ByTask]) -> dict[str, OverTasks]:
     return found
 
 
+def _lower_more_often(a: ByTask, b: ByTask) -> bool:
+    return sum(int((x < y).sum()) - int((x > y).sum()) for x, y in shared(a, b)) > 0
+
+
 def normalised(found: Scores, tasks: Sequence[str]) -> dict[str, ByTask]:
-    """entry -> task -> for each run the error divided by that of guessing, at most 1, its mean over
-    the scored splits."""
+    """entry -> task -> seed -> the error divided by that of guessing, at most 1, its mean over the
+    scored splits; of the seeds that the protocol gives every entry."""
     scored = found.rows.filter(
         pl.col("counts")
+        & (pl.col("seed") < found.suite.protocol.seeds)
         & pl.col("threshold").is_not_null()
         & (pl.col("split") != IN_DOMAIN)
         & pl.col("task").is_in(list(tasks))
@@ -345,10 +355,7 @@ def normalised(found: Scores, tasks: Sequence[str]) -> dict[str, ByTask]:
     share = pl.col("error").fill_null(WORST) / pl.coalesce("guess", "usual", pl.lit(WORST))
     runs = (
         scored.join(guess, on=["task", "split"], how="left", maintain_order="left")
-        .group_by("entry", "task", "run_id", maintain_order=True)
+        .group_by("entry", "task", "seed", maintain_order=True)
         .agg(share.clip(upper_bound=1).mean().alias("share"))
     )
-    table: dict[str, dict[str, list[float]]] = {}
-    for entry, task, value in runs.select("entry", "task", "share").iter_rows():
-        table.setdefault(entry, {}).setdefault(task, []).append(value)
-    return dict(table)
+    return _by_seed(runs, runs["entry"].unique(maintain_order=True))

@@ -2,7 +2,9 @@
 
 import io
 import logging
+import os
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,8 +21,13 @@ from pe_lab.store.schema import digest_of
 logger = logging.getLogger("pe_lab")
 
 SUFFIX = ".sha256"
+PARQUET = ".parquet"
+PICTURES = (".svg", ".png", ".pdf")
+MARK = '<meta name="generator" content="pe-lab leaderboard">'
 LATER = ("started", "processor", "python")
 """Columns that files written before do not have: null there."""
+COMMAND = "pe-lab leaderboard to=FILE.parquet"
+Kind = pl.DataType | type[pl.DataType]
 LEVEL = 19
 """Of zstd: written once, read often."""
 
@@ -64,31 +71,50 @@ def read(path: Path) -> tuple[pl.DataFrame, str]:
         UsageError: there is no such file.
         DamagedError: it is not as it was written.
     """
+    frame, digest = read_frame(path, COMMAND)
+    absent = [name for name in LATER if name not in frame.columns]
+    frame = frame.with_columns(pl.lit(None, SCHEMA[name]).alias(name) for name in absent)
+    return checked_columns(frame, SCHEMA, path, COMMAND), digest
+
+
+def read_frame(path: Path, command: str) -> tuple[pl.DataFrame, str]:
+    """The table in a file, and the first eight hex digits of its SHA-256, which lies beside it.
+
+    Args:
+        command: what writes such a file.
+
+    Raises:
+        UsageError: there is no such file.
+        DamagedError: it is not as it was written.
+    """
     beside = path.with_name(path.name + SUFFIX)
     try:
         content, recorded = read_file(path), read_file(beside)
     except OSError as error:
         raise UsageError(
-            f"{error.filename or path} cannot be read ({error.strerror}): pe-lab leaderboard "
-            "to=FILE.parquet writes the file and its digest"
+            f"{error.filename or path} cannot be read ({error.strerror}): {command} writes the "
+            "file and its digest"
         ) from None
     digest = digest_of(content)
     if recorded.decode("ascii", "replace").partition(" ")[0] != digest:
         raise DamagedError(
             f"{path} does not fit its digest in {beside.name}: it was damaged or edited after it "
-            "was written; put back a copy, or write it again from run folders with pe-lab "
-            "leaderboard to=FILE.parquet"
+            f"was written; put back a copy, or write it again from run folders with {command}"
         )
-    frame = pl.read_parquet(io.BytesIO(content))
-    absent = [name for name in LATER if name not in frame.columns]
-    frame = frame.with_columns(pl.lit(None, SCHEMA[name]).alias(name) for name in absent)
-    if dict(frame.schema) != SCHEMA:
-        wrong = next(n for n in {**SCHEMA, **frame.schema} if frame.schema.get(n) != SCHEMA.get(n))
+    return pl.read_parquet(io.BytesIO(content)), digest[:8]
+
+
+def checked_columns(
+    frame: pl.DataFrame, schema: Mapping[str, Kind], path: Path, command: str
+) -> pl.DataFrame:
+    """The table with its columns in the order of ``schema``; DamagedError if it has others."""
+    if dict(frame.schema) != schema:
+        wrong = next(n for n in {**schema, **frame.schema} if frame.schema.get(n) != schema.get(n))
         raise DamagedError(
             f"{path} has another column {wrong} than this version writes: write it again from run "
-            "folders with pe-lab leaderboard to=FILE.parquet"
+            f"folders with {command}"
         )
-    return frame.select(*SCHEMA), digest[:8]
+    return frame.select(*schema)
 
 
 def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
@@ -105,6 +131,33 @@ def merged(shipped: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     )
     joined = rows.drop("started", "planned").join(starts, on="run_id", how="left")
     return joined.select(*SCHEMA).sort(ORDER)
+
+
+def check_file(path: Path) -> None:
+    """UsageError if ``to`` is no such kind of file, or would overwrite what is not ours."""
+    if path.suffix not in (PARQUET, ".html", *PICTURES):
+        raise UsageError(
+            f"to={path}: give FILE.html for the page, FILE.svg, .png or .pdf for its heat map, "
+            "FILE.parquet for the runs"
+        )
+    try:
+        folder, there = path.parent.is_dir(), os.path.lexists(path)
+        plain = path.is_file() and not path.is_symlink()
+        head = path.read_bytes()[:1000] if plain else b""
+    except OSError as error:
+        raise UsageError(f"to={path}: {error.strerror}, choose another name") from None
+    ours = head.startswith(b"PAR1") if path.suffix == PARQUET else MARK.encode() in head
+    if not folder:
+        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
+    if there and path.suffix in PICTURES:
+        raise UsageError(f"to={path} is there and is left as it is: choose another name")
+    if there and not plain:
+        raise UsageError(f"to={path} is no plain file and is left as it is: choose another name")
+    if head and not ours:
+        raise UsageError(
+            f"to={path} was not written by pe-lab leaderboard and is left as it is: choose another "
+            "name"
+        )
 
 
 def check_kept(path: Path, rows: pl.DataFrame) -> None:
@@ -139,18 +192,28 @@ def check_kept(path: Path, rows: pl.DataFrame) -> None:
 
 
 def write(rows: pl.DataFrame, path: Path) -> str:
-    """Write these rows, the same rows always as the same bytes (of one version of polars); returns
-    the first eight hex digits of the file's SHA-256.
+    """Write these rows; returns the first eight hex digits of the file's SHA-256.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    return write_frame(rows.select(*SCHEMA).sort(ORDER), path, "to=")
+
+
+def write_frame(frame: pl.DataFrame, path: Path, key: str) -> str:
+    """Write a table and its SHA-256 beside it, the same table always as the same bytes (of one
+    version of polars); returns the first eight hex digits.
+
+    Args:
+        key: of the command line that names the file.
 
     Raises:
         RunError: it cannot be written.
     """
     content = io.BytesIO()
-    rows.select(*SCHEMA).sort(ORDER).write_parquet(
-        content, compression="zstd", compression_level=LEVEL, statistics=False
-    )
+    frame.write_parquet(content, compression="zstd", compression_level=LEVEL, statistics=False)
     digest = digest_of(content.getvalue())
-    with writing(path, "another to="):
+    with writing(path, f"another {key}"):
         replace_file(path, content.getvalue())
         line = f"{digest}  {path.name}\n"
         replace_file(path.with_name(path.name + SUFFIX), line.encode())

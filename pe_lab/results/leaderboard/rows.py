@@ -66,12 +66,14 @@ class Found:
         broken: of each run of any task that cannot be read, or is a copy of another, a sentence.
         versions: of each encoding of the user's whose runs were made with several versions of its
             file, a sentence.
+        folders: by ``run_id``, of the runs that are among the rows.
     """
 
     rows: pl.DataFrame
     lacking: dict[str, Place]
     broken: list[str]
     versions: list[str] = field(default_factory=list)
+    folders: dict[str, Path] = field(default_factory=dict)
 
 
 def suite_rows(runs_dir: Path, suite: Suite) -> pl.DataFrame:
@@ -91,7 +93,7 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
         over, lacking = [], {}
         for record, setting, place in placed(records, suite):
             if record.facts.get("by_machine"):
-                lacking[_run_id(record)] = place
+                lacking[run_id(record.facts["path"])] = place
             elif record.facts["state"] in STATES:
                 over.append((record, setting, place))
         named = _apart(place for *_, place in over)
@@ -99,7 +101,8 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
         own = [one for one in over if one[0].facts["pe"] not in suite.encodings]
         frame = pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
         frame = frame.with_columns(planned=planned(claims))
-        return Found(frame, lacking, broken, list(_versions(own, named)))
+        folders = {run_id(record.facts["path"]): Path(record.facts["path"]) for record, *_ in over}
+        return Found(frame, lacking, broken, list(_versions(own, named)), folders)
 
 
 def _versions(
@@ -132,8 +135,9 @@ def started(path: Path) -> float | None:
     return None
 
 
-def _run_id(record: Record) -> str:
-    return "-".join(Path(record.facts["path"]).parts[-3:])
+def run_id(path: str | Path) -> str:
+    """The name of the run in a folder."""
+    return "-".join(Path(path).parts[-3:])
 
 
 def _apart(places: Iterable[Place]) -> dict[Place, str]:
@@ -185,7 +189,7 @@ def _rows(
     made = (
         facts["state"],
         facts.get("message"),
-        _run_id(record),
+        run_id(record.facts["path"]),
         *environment_of(folder),
         None,
         started(folder),

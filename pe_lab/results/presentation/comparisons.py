@@ -3,18 +3,16 @@ paired tests. docs/method.md defines what they show."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import polars as pl
 
 from pe_lab.common.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.paired import EXACT
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.tables import CLUSTERED, CLUSTERS, thresholds
 from pe_lab.results.published import Extrapolated, extrapolated
-from pe_lab.results.statistics.seeds import over_seeds
 
 LISTED = 8
 """Most seeds whose values are listed."""
@@ -120,10 +118,7 @@ def _mean(row: dict[str, Any]) -> str:
     """Empty for one seed: it is no mean."""
     if not row["n"] or row["n"] == 1:
         return ""
-    if row["low"] is None or row["sd"] == 0:
-        return f"{100 * row['ours']:.2f}"
-    low, high = (100 * min(1.0, max(0.0, row[name])) for name in ("low", "high"))
-    return f"{100 * row['ours']:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{100 * row['ours']:.2f}"
 
 
 def paired_tables(tests: pl.DataFrame) -> list[Table]:
@@ -144,16 +139,14 @@ def _paired(part: pl.DataFrame, tests: pl.DataFrame) -> Table:
         few = "One seed" if n else "No split that both were measured on"
         caption += f"{few}: nothing can be tested."
     else:
-        exact = "exact" if n <= EXACT else "10 000 random"
-        marked = part.select(pl.any_horizontal("clusters", "clusters_a", "clusters_b").any()).item()
+        marked = part.select(pl.any_horizontal("clusters_a", "clusters_b").any()).item()
         caption += (
             f"Threshold: {thresholds(part)}. {f'{CLUSTERED} ' if marked else ''}"
-            f"p: paired t-test and {exact} sign flips, at least {first['p_least']:.3g}; Holm: over "
-            "the splits."
+            f"p: sign test, at least {first['p_least']:.3g}; Holm: over the splits."
         )
     return Table(
         title=f"{first['task']}: error in %, {a} against {b}, seed by seed{chosen}",
-        columns=["split", a, b, "difference", "p (t)", "Holm", "p (flips)", "Holm"],
+        columns=["split", a, b, "median difference", f"{a} lower", f"{b} lower", "p", "Holm"],
         words=1,
         rows=[_cells(row, n) for row in rows],
         caption=caption,
@@ -168,28 +161,21 @@ def _cells(row: dict[str, Any], most: int) -> list[Cell]:
     """
     if not row["n"]:
         return [Cell(text) for text in (row["split"], *["n/a"] * 3, *["-"] * 4)]
-    difference = f"{100 * row['difference']:+.2f}"
-    if row["clusters"]:
-        difference += CLUSTERS
-    elif row["p_t"] is not None:
-        difference += f" [{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]"
-    elif row["n"] > 1:
-        difference += " at every seed"
-    ps = ["-" if row[p] is None else f"{row[p]:.3g}"
-          for p in ("p_t", "p_t_holm", "p_flips", "p_flips_holm")]  # fmt: skip
+    lower = [f"{row[f'lower_{side}']}/{row['n']}" for side in "ab"]
+    ps = ["-" if row[p] is None else f"{row[p]:.3g}" for p in ("p", "p_holm")]
     split = row["split"] if row["n"] == most else f"{row['split']} n={row['n']}"
-    return [Cell(split), _side(row, "a"), _side(row, "b"), *map(Cell, (difference, *ps))]
+    numbers = (f"{100 * row['difference']:+.2f}", *lower, *ps)
+    return [Cell(split), _side(row, "a"), _side(row, "b"), *map(Cell, numbers)]
 
 
 def _side(row: dict[str, Any], side: str) -> Cell:
-    """``7/12‡ 1.05 (3.25)``: k of n, the median, and the mean where the seeds differ."""
+    """``7/12‡ 1.05``: k of n, and the median."""
     errors = row[f"errors_{side}"]
     if len(errors) == 1:
         return Cell(percent(errors[0]))
     mark = CLUSTERS if row[f"clusters_{side}"] else ""
-    mean = "" if min(errors) == max(errors) else f"({100 * row[f'mean_{side}']:.2f})"
     rate = f"{row[f'k_{side}']}/{row['n']}{mark}"
-    return Cell(f"{rate} {percent(row[f'median_{side}'])}", detail=mean)
+    return Cell(f"{rate} {percent(row[f'median_{side}'])}")
 
 
 TEXT = {
@@ -280,5 +266,5 @@ def _compared() -> list[tuple[Place, Place]]:
 
 
 def _percent(shares: Sequence[float]) -> str:
-    spread = over_seeds([100 * share for share in shares])
-    return f"{spread['mean']:.2f}" + (f" ± {spread['sd']:.2f}" if spread["n"] > 1 else "")
+    found = [100 * share for share in shares]
+    return f"{fmean(found):.2f}" + (f" ± {stdev(found):.2f}" if len(found) > 1 else "")

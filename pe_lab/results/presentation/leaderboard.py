@@ -33,7 +33,7 @@ NOT_TUNED = "(not tuned)"
 GUESSING = "guessing"
 UNLEARNED = "°"
 """The mark of a rate that counts a task in which most runs have not learned in domain."""
-BEST = "not significantly below the highest."
+BEST = "not significantly different from the highest."
 
 
 def conclusion(found: Scores, columns: Mapping[str, list[str]]) -> str:
@@ -56,7 +56,7 @@ def conclusion(found: Scores, columns: Mapping[str, list[str]]) -> str:
     else:
         of = "tasks" if len(tasks) == len(columns) else "families of tasks"
         sentence = (
-            f"{first}: the highest success rate, or not significantly below it, in {wins[first]} "
+            f"{first}: the highest success rate, or not significantly different, in {wins[first]} "
             f"of {len(run)} {of}"
         )
     none = f" No encoding generalises on {', '.join(failed)}." if failed else ""

@@ -13,11 +13,11 @@ from pe_lab.common.console import percent
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.claims import Decided, learned
+from pe_lab.results.leaderboard.curve import TABLED, in_common, order_at, rates_at
 from pe_lab.results.leaderboard.entries import OTHER, Place
 from pe_lab.results.leaderboard.families import (
     BASELINE,
     TAUS,
-    Interval,
     OverTasks,
     entry_order,
     over_tasks,
@@ -29,6 +29,7 @@ from pe_lab.results.presentation.leaderboard import (
     cells_of_task,
     display_name,
     seeds_cell,
+    share_text,
 )
 from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING, Suite
 
@@ -53,14 +54,17 @@ def _across(
 ) -> Table:
     def line(entry: str) -> list[Cell]:
         one = of[entry]
-        better = ("", None) if one.better is None else (f"{one.better[0]:.2f}", one.better[1])
+        better = ("", "")
+        if one.better is not None:
+            share, (low, high) = one.better
+            better = f"{share:.2f}", f"[{low:.2f}, {high:.2f}]"
         return [
             Cell(display_name(found, entry, tasks)),
             Cell(str(one.runs)),
-            Cell(f"{one.iqm:.2f}", detail=_interval(one.interval)),
+            Cell(f"{one.iqm:.2f}"),
             Cell(str(len(one.lower_than))),
             Cell(str(len(one.higher_than))),
-            Cell(better[0], detail=_interval(better[1])),
+            Cell(better[0], detail=better[1]),
             *(Cell(f"{share:.2f}") for share in one.profile),
         ]
 
@@ -74,13 +78,45 @@ def _across(
         ],
         words=1,
         rows=[line(entry) for entry in rows],
-        caption="lower than, higher than: how many entries differ significantly.",
+        caption="Seeds that all have. lower than, higher than: how many entries it errs "
+        "significantly less, more than.",
         closing=[line(entry) for entry in controls if entry in of],
     )
 
 
-def _interval(interval: Interval | None) -> str:
-    return "" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
+FIRST = 3
+"""Entries that a sentence on their order names."""
+
+
+def curve_table(found: Scores, tasks: Sequence[str], shown: Collection[str] | None) -> Table:
+    """A row an entry, a column a threshold of all scored splits: the success rate."""
+    _, common = in_common(found, tasks)
+    columns = [rates_at(found, {"all": common}, threshold) for threshold in TABLED]
+    order = [entry for entry, _ in order_at(found, tasks, 1)]
+    controls = entry_order(found, tasks)[1]
+
+    def line(entry: str) -> list[Cell]:
+        shares = (column[entry]["all"].share for column in columns)
+        return [Cell(display_name(found, entry, common)), *(Cell(share_text(s)) for s in shares)]
+
+    return Table(
+        title=f"Success rate in % by threshold over {counted(len(common), 'task')}: "
+        f"{', '.join(common)}",
+        columns=["entry", *(f"<= {percent(threshold)} %" for threshold in TABLED)],
+        words=1,
+        rows=[line(e) for e in order if e not in controls and (shown is None or e in shown)],
+        caption=order_sentence(found, tasks),
+        closing=[line(entry) for entry in controls if entry in order],
+    )
+
+
+def order_sentence(found: Scores, tasks: Sequence[str]) -> str:
+    """Which entries come first at half and at twice the stated thresholds."""
+    half, twice = (
+        ", ".join(f"{entry} {share_text(share)}" for entry, share in order[:FIRST])
+        for order in (order_at(found, tasks, times) for times in (0.5, 2))
+    )
+    return f"First at half the stated thresholds: {half}; at twice: {twice}." if half else ""
 
 
 def phases_table(found: Scores, task: str) -> Table | None:

@@ -22,10 +22,10 @@ from pe_lab.results.reader import text
 from pe_lab.results.statistics.seeds import mean_rate
 from pe_lab.results.suite import DEFAULT
 
-Spread = Literal["rates", "sd", "interval", "both"]
+Spread = Literal["rates", "sd"]
 CLUSTERS = "‡"
 """Marks a cell whose seeds fall into two clusters."""
-CLUSTERED = f"{CLUSTERS}: seeds in two clusters; no interval."
+CLUSTERED = f"{CLUSTERS}: seeds in two clusters."
 
 
 def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) -> Cell:
@@ -43,9 +43,9 @@ def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) 
         return Cell("n/a")
     if spread == "rates" and cell["n"] > 1 and cell.get("threshold") is not None:
         # Where all seeds agree, the median says it.
-        mean = "" if cell["sd"] == 0 else f"({_mean(cell, metric, 'sd')})"
+        mean = "" if cell["sd"] == 0 else f"({_mean(cell, metric)})"
         return Cell(_rates(cell), cell["best"], mean)
-    text = _mean(cell, metric, spread) + (CLUSTERS if cell["clusters"] else "")
+    text = _mean(cell, metric) + (CLUSTERS if cell["clusters"] else "")
     return Cell(text if cell["n"] == n else f"{text} n={cell['n']}", cell["best"])
 
 
@@ -55,21 +55,14 @@ def _rates(cell: dict[str, Any]) -> str:
     return f"{cell['k']}/{cell['n']}{mark} {percent(cell['median'])}"
 
 
-def _mean(cell: dict[str, Any], metric: str, spread: Spread) -> str:
-    mean, sd, low, high = (cell[name] for name in ("mean", "sd", "low", "high"))
-    digits, shares = 3, is_share(metric)
-    if shares:
+def _mean(cell: dict[str, Any], metric: str) -> str:
+    mean, sd = cell["mean"], cell["sd"]
+    digits = 3
+    if is_share(metric):
         # As many for all as the mean needs: 0.03 is not 0.
         digits = 2 if 0 < mean < 0.1 else 1
-        mean, sd, low, high = (v if v is None else 100 * v for v in (mean, sd, low, high))
-    text = f"{mean:.{digits}f}"
-    if sd is not None and spread != "interval":
-        text += f" ± {sd:.{digits}f}"
-    if low is not None and spread in ("interval", "both"):
-        if shares:
-            low, high = max(0.0, low), min(100.0, high)
-        text += f" [{low:.{digits}f}, {high:.{digits}f}]"
-    return text
+        mean, sd = 100 * mean, None if sd is None else 100 * sd
+    return f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")
 
 
 def has_rates(table: pl.DataFrame, spread: Spread) -> bool:
@@ -86,10 +79,7 @@ def how_to_read(table: pl.DataFrame, spread: Spread) -> str:
     over = "seeds" if (table["settings"] == 1).all() else "runs"
     if has_rates(table, spread):
         return f"k/n: {over} with an error up to the threshold; median; mean ± sd over {over}."
-    return {
-        "both": f"Mean ± sd over {over} [95 % interval of the mean].",
-        "interval": f"Mean over {over} [95 % interval of the mean].",
-    }.get(spread, f"Mean ± sd over {over}.")
+    return f"Mean ± sd over {over}."
 
 
 def thresholds(table: pl.DataFrame) -> str:
@@ -108,7 +98,7 @@ def thresholds(table: pl.DataFrame) -> str:
 
 
 BEST_RATE = "the highest k/n, its Wilson interval above those of all lower ones."
-BEST = "the lowest mean, its interval below those of all others."
+BEST = "the lowest mean; each of its seeds is below all others."
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
 Key = tuple[Any, ...]
 Cells = dict[str, dict[str, Any]]
@@ -123,7 +113,7 @@ class Layout:
         by: the keys that make a row.
         metric: what the cells are of.
         spread: what a cell shows: rates (k of n generalise, median, mean and sd), or the mean with
-            its sd, interval or both.
+            its sd.
         sort: a split, n or a key of ``by``, after - for descending; None: where there are rates,
             the highest mean rate over the splits out of domain and on a tie the lowest mean, else
             the lowest mean out of domain where it is a column, else these keys.

@@ -1,0 +1,243 @@
+"""The encodings and the attention of pe-lab as modules for any PyTorch model.
+
+Shape letters: B batch, T new tokens, S tokens including the cached ones, E width of the hidden
+states.
+"""
+
+from typing import Any, cast
+
+import torch
+import yaml
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import instantiate
+from pe_lab.config.check import encoding_section, fill_parts, repository_of
+from pe_lab.config.choices import choices
+from pe_lab.core.dropout import Drop
+from pe_lab.models import attention
+from pe_lab.models.base import refuse_whole_sequence
+from pe_lab.models.encoder_decoder import FullAttention, both_ways
+from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.transformer import TransformerConfig, draw
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.training.kernels import accelerate
+from pe_lab.training.plan import SHIPPED, build_encodings
+
+TRAIN_LEN = 1024
+"""The default training length of ``MultiHeadAttention``."""
+
+
+def encoding(pe: str, **sizes_and_keys: Any) -> PositionalEncoding:
+    """The encoding of one layer; arguments as those of ``encodings``, without ``n_layers``."""
+    return encodings(pe, 1, **sizes_and_keys)[0]
+
+
+def encodings(
+    pe: str,
+    n_layers: int,
+    *,
+    d_model: int,
+    n_heads: int,
+    train_len: int,
+    max_len: int | None = None,
+    vocab_size: int | None = None,
+    **keys: Any,
+) -> list[PositionalEncoding]:
+    """One encoding for each layer of a model; layers have in common what the source shares.
+
+    Args:
+        pe: the name of a yaml in conf/pe.
+        train_len: tokens of the longest sequence in training.
+        max_len: tokens of the longest sequence at all; None: ``train_len``.
+        vocab_size: for ``complex_order``, which has parameters for each token.
+        keys: keys that differ from the yaml.
+
+    Raises:
+        UsageError: an unknown name or key, or a value out of its limits.
+    """
+    sizes = {"n_layers": n_layers, "d_model": d_model, "n_heads": n_heads}
+    longest = train_len if max_len is None else max_len
+    if not 1 <= train_len <= longest:
+        raise UsageError(
+            f"train_len={train_len} is not allowed with max_len={max_len}: set it to 1 or more, "
+            "and max_len to train_len or more"
+        )
+    dims = _config(**sizes).dims(vocab_size or 1, train_len, longest)
+    made = with_defaults(pe, dims, keys)
+    if vocab_size is None and _sizes(made[0]) != _sizes(
+        with_defaults(pe, _config(**sizes).dims(2, train_len, longest), keys)[0]
+    ):
+        raise UsageError(f"pe={pe} has parameters for each token: give vocab_size=")
+    return made
+
+
+def with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
+    """``encodings`` for these sizes."""
+    section = encoding_section(pe, "pe", repository_of(SHIPPED)) | keys
+    filled: Any = OmegaConf.to_container(fill_parts(OmegaConf.create({"pe": section}), SHIPPED))
+    return build_encodings(filled["pe"], dims)
+
+
+def _sizes(encoding: PositionalEncoding) -> list[torch.Size]:
+    return [parameter.shape for parameter in encoding.parameters()]
+
+
+def _config(**keys: Any) -> TransformerConfig:
+    """The default transformer with some keys changed."""
+    section = yaml.safe_load(choices("model")["transformer"].read_text("utf-8"))
+    return instantiate({**section, **keys}, "model", TransformerConfig)
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention of several heads with a positional encoding.
+
+    Weights are float32 or float64; half precision is by ``torch.autocast``.
+
+    ``attention`` holds the projections and the encoding, with the names of pe-lab's models: its
+    ``state_dict`` is that of ``run.model.blocks[i].attention``. Fused kernels compute it where they
+    can, with equal values and gradients.
+
+    Args:
+        pe: the name of an encoding, or one from ``encodings``, of which each layer takes its own.
+        train_len, max_len: as in ``encodings``, if ``pe`` is a name.
+        causal: a token sees itself and those before it; False: all tokens.
+        dropout: of the attention weights.
+        keys: keys of the encoding that differ from its yaml.
+
+    Raises:
+        UsageError: the encoding acts outside of attention, or cannot be used in both directions.
+    """
+
+    dropout_type: type[Drop] = Drop
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        pe: str | PositionalEncoding = "cope",
+        *,
+        train_len: int = TRAIN_LEN,
+        max_len: int | None = None,
+        causal: bool = True,
+        dropout: float = 0.0,
+        **keys: Any,
+    ) -> None:
+        super().__init__()
+        cfg = _config(d_model=d_model, n_heads=n_heads, dropout=dropout)
+        self.p, self.causal = dropout, causal
+        if isinstance(pe, str):
+            sizes = {"d_model": d_model, "n_heads": n_heads, "max_len": max_len}
+            made = encoding(pe, train_len=train_len, **sizes, **keys)
+            _refuse_at_input(made, pe)
+        else:
+            made, pe = pe, type(pe).__name__
+            if keys or max_len is not None:
+                raise UsageError(
+                    f"{[*keys, 'max_len'][0]} cannot be set for an encoding that is made already: "
+                    "set it in pe_lab.nn.encodings, or give a name"
+                )
+        if "layer_state" in made.hooks() | made.idle:
+            raise UsageError(
+                f"pe={pe} carries a state from layer to layer, which a single layer has not: use "
+                "it in a whole model (pe-lab, pe_lab.hf), or choose another encoding"
+            )
+        if not causal and not both_ways(made):
+            raise UsageError(
+                f"pe={pe} is defined for causal attention only: set causal=True, or choose "
+                "another encoding (alibi, rope, ..)"
+            )
+        if causal:
+            self.attention: Any = attention.MultiHeadAttention(cfg, made)
+        else:
+            self.attention = FullAttention(cfg)
+            self.attention.encoding = made
+        with torch.no_grad():
+            for linear in self.attention.children():
+                if isinstance(linear, nn.Linear):
+                    draw(linear)
+        accelerate(cast(Any, self))
+
+    @property
+    def encoding(self) -> PositionalEncoding:
+        """The encoding of this layer."""
+        return self.attention.encoding
+
+    def empty_cache(self) -> LayerCache:
+        """The key cache to start decoding a batch with, under ``torch.no_grad``."""
+        if not self.causal:
+            raise UsageError("a key cache needs causal attention: set causal=True")
+        refuse_whole_sequence([self.encoding])
+        return LayerCache()
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        positions: Tensor | None = None,
+        *,
+        cache: LayerCache | None = None,
+        key_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Attention of T tokens to each other and to those in the cache, (B, T, E).
+
+        Args:
+            positions: whole numbers for all S tokens, (S,) or (B, S); None: 0, 1, ..
+            cache: from ``empty_cache``; the tokens are added to it.
+            key_padding_mask: (B, S), True for padding, as in PyTorch. Causal attention takes none:
+                pad at the end, where earlier tokens do not look.
+        """
+        if self.causal and key_padding_mask is not None:
+            raise UsageError(
+                "key_padding_mask is not allowed in causal attention: pad at the end and leave "
+                "padding out of the loss"
+            )
+        if (dtype := self.attention.out.weight.dtype).itemsize < 4:
+            raise UsageError(
+                f"weights in {dtype} are not supported: keep them in float32, and run the model "
+                f"under torch.autocast for half precision"
+            )
+        pos_BS = self._positions(x_BTE, positions, cache)
+        drop = None
+        if self.training and self.p:
+            drop = self.dropout_type(self.p, int(torch.randint(2**62, ())))
+        if self.causal:
+            return self.attention(x_BTE, pos_BS, None, cache, drop)[0]
+        seen_BS = None if key_padding_mask is None else ~key_padding_mask
+        kv = self.attention.keys_and_values(x_BTE)
+        return self.attention(x_BTE, kv, seen_BS, drop, self.encoding, pos_BS)
+
+    def _positions(
+        self, x_BTE: Tensor, positions: Tensor | None, cache: LayerCache | None
+    ) -> Tensor:
+        """The positions of all S tokens, (1 or B, S)."""
+        s, limit = x_BTE.shape[1] + (cache.keys.length if cache else 0), self.encoding.max_len
+        if positions is None:
+            positions = torch.arange(s, device=x_BTE.device)
+        pos_BS = positions[None] if positions.dim() == 1 else positions
+        if pos_BS.shape[1] != s:
+            raise UsageError(
+                f"there are positions of {pos_BS.shape[1]} tokens and {s} tokens, cached ones "
+                "included: give one for each"
+            )
+        if limit is not None and (largest := int(pos_BS.max())) >= limit:
+            key, _ = self.encoding.size_for(largest + 1)
+            raise UsageError(
+                f"position {largest} is beyond the {limit} of this encoding: raise max_len, or its "
+                f"key {key}"
+            )
+        return pos_BS
+
+
+def _refuse_at_input(encoding: PositionalEncoding, pe: str) -> None:
+    hooks = encoding.hooks()
+    if "embed" in hooks:
+        raise UsageError(
+            f"pe={pe} changes the token embeddings, not attention: call "
+            f'pe_lab.nn.encoding("{pe}", ..).embed(x, tokens, positions), and give pe="none" here'
+        )
+    if "block_input" in hooks:
+        raise UsageError(
+            f"pe={pe} also changes the input of the block, before its residual: call "
+            "encoding.block_input(x, positions) there, and give the encoding itself as pe="
+        )
