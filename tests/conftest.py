@@ -52,9 +52,7 @@ def quick() -> Iterator[None]:
 
     def composed(loader: ConfigLoaderImpl, **given: Any) -> Any:
         words = f"{given} {loader.get_search_path()} {version.getbase()}"
-        if "file:" in words:
-            return compose(loader, **given)
-        if words not in known:
+        if words not in known or "file:" in words:
             known[words] = compose(loader, **given)
         cfg = deepcopy(known[words])
         cfg.hydra.runtime.cwd = str(Path.cwd())
