@@ -1,5 +1,6 @@
 """Fixtures."""
 
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,9 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     torch.manual_seed = torch.default_generator.manual_seed
 
+# Few of the many objects that configurations are made of hold each other.
+gc.set_threshold(20_000)
+
 # On busy cores drawing examples is slow, which says nothing of the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
@@ -39,8 +43,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Undo what the previous test has set."""
+    """Undo what the previous test has set; hypothesis draws subnormal numbers."""
     torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -25,7 +25,6 @@ from docs.facts import parts
 from pe_lab.kernels import dispatch
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.t5 import T5
 from pe_lab.training.plan import build_encodings
 
 
@@ -77,7 +76,7 @@ def test_inputs_in_the_order_of_the_list() -> None:
 
 def test_a_part_may_add_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """``bias`` and ``values`` may return None, which differs from layer to layer."""
-    monkeypatch.setattr(T5, "bias", lambda *given: None)
+    monkeypatch.setattr("pe_lab.pe.t5.T5.bias", lambda *given: None)
     given = inputs(width=8)
     both, alone = (built(*names, n_layers=1)[0] for names in (["alibi", "t5"], ["alibi"]))
     assert torch.equal(attend_by_hooks(both, *given), attend_by_hooks(alone, *given))
