@@ -12,9 +12,7 @@ from docs import facts
 from docs.markdown import insert, table
 from pe_lab.common.console import percent
 from pe_lab.common.html import drawn
-from pe_lab.report.charts import on_white
-from pe_lab.report.leaderboard import leaderboard_grid, threshold_chart
-from pe_lab.report.tables import picture as picture_of
+from pe_lab.report.leaderboard import heat_map, threshold_figure
 from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.claims import Decided, decide, read_claims
@@ -22,18 +20,16 @@ from pe_lab.results.leaderboard.families import (
     by_family,
     entry_order,
     most_evidence,
-    rates_by,
-    ties,
 )
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import markdown
-from pe_lab.results.presentation.leaderboard import overview, share_text
+from pe_lab.results.presentation.leaderboard import overview
 from pe_lab.results.presentation.leaderboard_details import (
     across_tables,
     claims_table,
-    order_sentence,
 )
+from pe_lab.results.presentation.needs import doubts, needs_table
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
 
@@ -41,14 +37,10 @@ PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
 CURVE = facts.ROOT / "docs" / "img" / "threshold.svg"
-MARKERS = tuple(
-    f"<!-- {name} -->" for name in ("in short", "families", "order", "across", "claims")
-)
+MARKERS = tuple(f"<!-- {name} -->" for name in ("needs", "families", "across", "claims"))
 """Where the parts of the page that are made stand in its text."""
 SHOWN = 10
 """Entries of a table of the page."""
-NAMED = 3
-"""Entries that are named for a task."""
 NOTICE = (
     "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and "
     "docs/leaderboard.text.md: edit those. -->"
@@ -71,15 +63,13 @@ def page() -> str:
 def picture() -> str:
     """The heat map of the entries that have run half of the tasks or more, as SVG."""
     found, _ = shipped()
-    grid = leaderboard_grid(found, list(found.suite.tasks), at_least_half=True)
-    return drawn(picture_of(grid), "svg").decode()
+    return drawn(heat_map(found, list(found.suite.tasks), at_least_half=True), "svg").decode()
 
 
 def curve() -> str:
     """The success rate by threshold, as SVG."""
     found, _ = shipped()
-    chart = threshold_chart(found, list(found.suite.tasks))
-    return drawn(on_white(chart, f"{chart.note} Suite {found.suite.title}."), "svg").decode()
+    return drawn(threshold_figure(found, list(found.suite.tasks)), "svg").decode()
 
 
 def shipped() -> tuple[Scores, str | None]:
@@ -109,50 +99,14 @@ def _made() -> dict[str, str]:
     families = by_family(suite, list(suite.tasks))
     title = f"Success rate in %, the {len(most)} entries with the most runs"
     across = [one for one in across_tables(found, tasks, most) if len(one.rows) > 2]
+    doubted = "\n".join(f"- {sentence}" for sentence in doubts(found, tasks))
     made = {
-        "in short": _in_short(found, tasks),
+        "needs": f"{markdown(needs_table(found, tasks))}\n{doubted}",
         "families": markdown(overview(found, families, title, shown=most)),
-        "order": order_sentence(found, tasks),
         "across": "\n".join(map(markdown, across[:2])),
         "claims": markdown(claims_table(claims())),
     }
     return {f"<!-- {name} -->": text.strip() for name, text in made.items()}
-
-
-def _in_short(found: Scores, tasks: list[str]) -> str:
-    """Of each task, the entries with the highest success rates and those not below them."""
-    rows = []
-    for task in tasks:
-        rates = rates_by(found, "generalises", {task: [task]})
-        shares = {entry: of[task].share for entry, of in rates.items()}
-        entries = sorted(shares, key=lambda entry: -shares[entry])
-        first = [e for e in entries[:NAMED] if shares[e] > 0]
-        named = ", ".join(f"{entry} {share_text(shares[entry])}" for entry in first)
-        seeds = sorted({of[task].runs for of in rates.values()})
-        n = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-        rows.append([task, str(len(entries)), n, named or "none", _alike(found, task)])
-    head = [
-        "task",
-        "entries",
-        "seeds",
-        "highest success rates in %",
-        "not different from the highest",
-    ]
-    return table(head, rows)
-
-
-def _alike(found: Scores, task: str) -> str:
-    """Which encodings do not differ significantly from the one that generalises most."""
-    of = ties(found, [task], entry_order(found, [task])[0])
-    if of.least_p is None:
-        return "too few seeds for a test"
-    if not of.alike:
-        return f"all {of.compared}"
-    named = ", ".join(sorted(of.best))
-    if len(of.best) > 2 * NAMED:
-        named = f"{len(of.best)} of {of.compared}"
-    few = len(of.alike) - len(of.best)
-    return f"{named}; {few} have too few seeds" if few else named
 
 
 def first_table() -> str:

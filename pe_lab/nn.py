@@ -58,12 +58,7 @@ def encodings(
         UsageError: an unknown name or key, or a value out of its limits.
     """
     sizes = {"n_layers": n_layers, "d_model": d_model, "n_heads": n_heads}
-    longest = train_len if max_len is None else max_len
-    if not 1 <= train_len <= longest:
-        raise UsageError(
-            f"train_len={train_len} is not allowed with max_len={max_len}: set it to 1 or more, "
-            "and max_len to train_len or more"
-        )
+    longest = longest_of(train_len, max_len)
     dims = _config(**sizes).dims(vocab_size or 1, train_len, longest)
     made = with_defaults(pe, dims, keys)
     if vocab_size is None and _sizes(made[0]) != _sizes(
@@ -71,6 +66,17 @@ def encodings(
     ):
         raise UsageError(f"pe={pe} has parameters for each token: give vocab_size=")
     return made
+
+
+def longest_of(train_len: int, max_len: int | None) -> int:
+    """The tokens of the longest sequence at all."""
+    longest = train_len if max_len is None else max_len
+    if not 1 <= train_len <= longest:
+        raise UsageError(
+            f"train_len={train_len} is not allowed with max_len={max_len}: set it to 1 or more, "
+            "and max_len to train_len or more"
+        )
+    return longest
 
 
 def with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
@@ -151,7 +157,7 @@ class MultiHeadAttention(nn.Module):
         if causal:
             self.attention: Any = attention.MultiHeadAttention(cfg, made)
         else:
-            self.attention = FullAttention(cfg)
+            self.attention = FullAttention(cfg, cross=False)
             self.attention.encoding = made
         with torch.no_grad():
             for linear in self.attention.children():
@@ -211,7 +217,7 @@ class MultiHeadAttention(nn.Module):
         self, x_BTE: Tensor, positions: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
         """The positions of all S tokens, (1 or B, S)."""
-        s, limit = x_BTE.shape[1] + (cache.keys.length if cache else 0), self.encoding.max_len
+        s = x_BTE.shape[1] + (cache.keys.length if cache else 0)
         if positions is None:
             positions = torch.arange(s, device=x_BTE.device)
         pos_BS = positions[None] if positions.dim() == 1 else positions
@@ -220,13 +226,19 @@ class MultiHeadAttention(nn.Module):
                 f"there are positions of {pos_BS.shape[1]} tokens and {s} tokens, cached ones "
                 "included: give one for each"
             )
-        if limit is not None and (largest := int(pos_BS.max())) >= limit:
-            key, _ = self.encoding.size_for(largest + 1)
-            raise UsageError(
-                f"position {largest} is beyond the {limit} of this encoding: raise max_len, or its "
-                f"key {key}"
-            )
+        refuse_beyond(self.encoding, pos_BS)
         return pos_BS
+
+
+def refuse_beyond(encoding: PositionalEncoding, pos_BS: Tensor) -> None:
+    """UsageError for positions that an encoding does not have."""
+    limit = encoding.max_len
+    if limit is not None and (largest := int(pos_BS.max())) >= limit:
+        key, _ = encoding.size_for(largest + 1)
+        raise UsageError(
+            f"position {largest} is beyond the {limit} of this encoding: raise max_len, or its "
+            f"key {key}"
+        )
 
 
 def _refuse_at_input(encoding: PositionalEncoding, pe: str) -> None:

@@ -39,6 +39,7 @@ def page_of(runs: Path, factory: pytest.TempPathFactory) -> str:
     out = factory.mktemp("page")
     with working_in(runs.parent):
         assert main(["report", f"out={out}"]) == 0
+    ARTEFACTS.mkdir(exist_ok=True)
     return (out / "index.html").as_uri()
 
 

@@ -17,8 +17,14 @@ TASK = ["task=flipflop", "task.length=16", "train.steps=3", "train.batch_size=8"
 SPLITS = {"sparse": 0.02, "long_x2": 0.02}
 
 
-def tiny_suite(folder: Path, rates: list[float] | None = None, **task: Any) -> list[str]:
-    """A suite of one task and three entries in a folder; the words that run it."""
+def tiny_suite(
+    folder: Path, rates: list[float] | None = None, more: dict[str, Any] | None = None, **task: Any
+) -> list[str]:
+    """A suite of one task and three entries in a folder; the words that run it.
+
+    Args:
+        more: keys of the suite beside those that all have.
+    """
     words = task.pop("words", TASK)
     common = [*COMMON, *task.pop("common", [])]
     (job,) = checked_jobs([*common, *words, *MODEL, "pe=none"])
@@ -45,6 +51,7 @@ def tiny_suite(folder: Path, rates: list[float] | None = None, **task: Any) -> l
             }
             | task
         },
+        **(more or {}),
     }
     path = folder / "mine" / "suite" / "tiny.yaml"
     path.parent.mkdir(parents=True)

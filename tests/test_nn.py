@@ -173,7 +173,7 @@ def test_refused_when_it_is_used() -> None:
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "modules.md").read_text()
-    train, decode, alone, weights = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    train, decode, alone, weights, _ = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     names: dict[str, Any] = {}
     torch.manual_seed(0)
     exec(train, names)

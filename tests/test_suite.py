@@ -73,7 +73,7 @@ def test_thresholds() -> None:
 
 
 def test_an_unknown_suite() -> None:
-    with pytest.raises(UsageError, match="unknown suite v0: choose from v1"):
+    with pytest.raises(UsageError, match="unknown suite v0: choose from quick, v1, v2"):
         load_suite("v0")
 
 

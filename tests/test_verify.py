@@ -196,6 +196,14 @@ def test_damaged_runs_are_set_aside_and_made_again(here: Here, run: Path) -> Non
     assert (other / "checkpoint.pt").read_bytes() == kept
 
 
+def test_a_damaged_diagnosis_sets_no_model_aside(here: Here, run: Path) -> None:
+    (run / "why.jsonl").write_text("no record\n")
+    ended = here("verify", "set_aside=true")
+    assert ended.err == "pe-lab: 1 of 1 run: with damaged diagnoses\n"
+    assert_has(ended.out, "why.jsonl", "force=true")
+    assert run.is_dir()
+
+
 def test_a_damaged_row_of_evaluations_sets_no_model_aside(here: Here, run: Path) -> None:
     flip(run / "evaluations.jsonl", 30)
     ended = here("verify", "set_aside=true")

@@ -7,6 +7,7 @@
     pe-lab check task=copy task.max_letters=8    a task; model=gru: a model
     pe-lab check                                 all encodings; with --config-dir FOLDER all in it
     pe-lab check pe=decay d_model=64 n_heads=4   in a larger model
+    pe-lab check hf=config.json                  the rotation of a released model, with transformers
 
 An encoding is checked in a small transformer in float64, with its keys as they are and with each
 other choice of one key (``pairing=half``). ``not claimed`` means that a point does not apply. A
@@ -61,6 +62,7 @@ class CheckOptions(Options, extra="allow"):
     model: Names | None = None
     d_model: Even | None = None
     n_heads: AtLeastOne | None = None
+    hf: str | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -72,6 +74,11 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(CheckOptions, rest)
+    if options.hf is not None:
+        if len(rest) > 1:
+            raise UsageError(f"check hf={options.hf} is checked by itself: leave the rest out")
+        _show_rotation(options.hf)
+        return
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     chosen = {group: names for group in GROUPS if (names := getattr(options, group)) is not None}
     every = chosen or _all(config_dir)
@@ -100,6 +107,14 @@ def show(words: Sequence[str]) -> None:
         ((title, outcomes),) = found.items()
         console().print(_table(" ".join(["pe-lab check", title, *keys]), outcomes))
     _raise_failures(found)
+
+
+def _show_rotation(file: str) -> None:
+    from pe_lab.evaluation.contract.rotation import check_rotation
+
+    outcomes = list(check_rotation(file))
+    console().print(_table(f"pe-lab check hf={file}", outcomes))
+    _raise_failures({f"hf={file}": outcomes})
 
 
 def _keys(options: CheckOptions, pairs: list[tuple[str, str]]) -> list[str]:

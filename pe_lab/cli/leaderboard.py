@@ -1,8 +1,9 @@
 """``pe-lab leaderboard``: the results of a suite that are shipped, and yours among them.
 
-    pe-lab leaderboard                                 success rate by family of tasks: the ten
+    pe-lab leaderboard                                 which encoding when: what works on each task
+    pe-lab leaderboard view=families                   success rate by family of tasks: the ten
                                                        entries with the most evidence, and yours
-    pe-lab leaderboard all=true                        every entry; pe=cope,mine: these
+    pe-lab leaderboard all=true                        the same of all; pe=cope,mine: of these
     pe-lab leaderboard family=recall                   the tasks of a family, several by commas
     pe-lab leaderboard task=flipflop                   a column for each split; split=long_x4: these
     pe-lab leaderboard details=true                    also failures, tests, other phases, plans,
@@ -48,7 +49,6 @@ from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.entries import Place
 from pe_lab.results.leaderboard.families import SUITE, by_family, entry_order, most_evidence
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
@@ -62,13 +62,14 @@ from pe_lab.results.presentation.leaderboard import (
 from pe_lab.results.presentation.leaderboard_details import (
     absent_note,
     across_tables,
-    broken_notes,
     curve_table,
-    lacking_note,
+    lacking,
+    left_out,
     phases_table,
     provenance,
     tuning_table,
 )
+from pe_lab.results.presentation.needs import doubts, headline, needs_table
 from pe_lab.results.presentation.verdicts import Verdicts, verdict_table, with_verdicts
 from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
@@ -92,11 +93,17 @@ class LeaderboardOptions(Options):
     details: Flag = False
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["families", "across", "curve", "tuning"] = "families"
+    view: Literal["needs", "families", "across", "curve", "tuning"] | None = None
     sort: str | None = None
     thresholds: PositiveFloat = 1.0
     format: Format = "table"
     to: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        """The view: without one, what each task needs, or the tables of what is asked for."""
+        asked = self.model_fields_set & {"family", "task", "split", "pe", "all", "sort"}
+        return self.view or ("families" if asked else "needs")
 
 
 def show(words: Sequence[str]) -> None:
@@ -125,11 +132,11 @@ def show(words: Sequence[str]) -> None:
     here = suite_runs(Path(options.runs_dir), suite)
     found = scores(suite, shipped, here.rows)
     if options.to is not None:
-        left = _left_out(here, _lacking(found, here, tasks), suite)
+        left = left_out(found, here, tasks)
         if options.to.suffix == file.PARQUET:
             _write_runs(options.to, file.merged(shipped, here.rows), left)
         elif options.to.suffix in file.PICTURES:
-            _write_picture(options.to, found, tasks, options.view)
+            _write_picture(options.to, found, tasks, options.shown)
         else:
             command = shlex.join(["pe-lab", "leaderboard", *words])
             notes = [*left, *provenance(found, tasks, digest)]
@@ -156,17 +163,20 @@ def _print(
         "shipped_digest": digest,
         "interval": "95 %, Wilson, of k of n seeds",
     }
-    headline = conclusion(found, columns) if options.view == "families" else ""
+    said = ""
+    if options.shown in ("families", "needs"):
+        needed = options.shown == "needs"
+        said = headline(found, tasks) if needed else conclusion(found, columns)
     tables = _tables(found, tasks, columns, shown, options)
     if options.format in ("csv", "json"):
         rows = with_verdicts(rows, _why(found, here, tasks, options))
-    elif options.view == "families" and options.model_fields_set & {"pe", "task", "family"}:
+    elif options.shown == "families" and options.model_fields_set & {"pe", "task", "family"}:
         below = verdict_table(_why(found, here, tasks, options), shown, options.split)
         tables += [below] if below.rows else []
     notes = _notes(found, here, tasks, columns, shown, options)
     if options.details:
         notes += provenance(found, tasks, digest)
-    print_tables(options.format, tables, rows, None, notes, facts, headline)
+    print_tables(options.format, tables, rows, None, notes, facts, said)
 
 
 def _why(found: Scores, here: Found, tasks: list[str], options: LeaderboardOptions) -> Verdicts:
@@ -185,7 +195,8 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
         known = [*listed, *controls]
         check_known("pe={}", options.pe, [*known, *(entry.split()[0] for entry in known)])
         return {e for e in known if e in options.pe or e.split()[0] in options.pe}
-    return None if options.all else most_evidence(found, tasks, listed, SHOWN)
+    every = options.all or options.shown == "needs"
+    return None if every else most_evidence(found, tasks, listed, SHOWN)
 
 
 def _tables(
@@ -195,7 +206,9 @@ def _tables(
     shown: set[str] | None,
     options: LeaderboardOptions,
 ) -> list[Table]:
-    if options.view == "families" and options.task is None and options.split is None:
+    if options.shown == "needs":
+        return [needs_table(found, tasks)]
+    if options.shown == "families" and options.task is None and options.split is None:
         of = "by family of tasks" if options.family is None else f"on {', '.join(options.family)}"
         title = f"Success rate in % {of}, suite {found.suite.title}"
         return [overview(found, columns, title, options.sort, shown)]
@@ -213,18 +226,6 @@ def _tables(
     return [table for table in made if table is not None]
 
 
-def _lacking(found: Scores, here: Found, tasks: list[str]) -> list[Place]:
-    """The runs of these tasks that lacked memory or disk space and have no other result."""
-    known = {*found.rows["run_id"]}
-    return [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
-
-
-def _left_out(here: Found, lacking: list[Place], suite: Suite) -> list[str]:
-    """A line for each kind of run that is not counted."""
-    notes = [lacking_note(lacking, suite)] if lacking else []
-    return [*notes, *broken_notes(here.broken), *here.versions]
-
-
 def _notes(
     found: Scores,
     here: Found,
@@ -235,14 +236,14 @@ def _notes(
 ) -> list[str]:
     """Two lines: what the tables leave out, and how to see more. With ``details`` each thing that
     is left out has a line."""
-    lacking = _lacking(found, here, tasks)
+    doubted = doubts(found, tasks) if options.shown == "needs" else []
     if options.details:
-        notes = overview_notes(found, columns)
-        if options.view != "families":
+        notes = [*doubted, *overview_notes(found, columns)]
+        if options.shown not in ("families", "needs"):
             notes = absent_note(found, tasks, options.view == "tuning")
-        return [*notes, *_left_out(here, lacking, found.suite)]
+        return [*notes, *left_out(found, here, tasks)]
     failed = found.rows.filter(pl.col("task").is_in(tasks), state="failed")["run_id"].n_unique()
-    excluded = len(lacking) + len(here.broken)
+    excluded = len(lacking(found, here, tasks)) + len(here.broken)
     left = [
         f"{counted(excluded, 'run')} not counted" if excluded else "",
         f"{counted(failed, 'run')} failed" if failed else "",
@@ -253,11 +254,14 @@ def _notes(
         if shown is not None else 0  # fmt: skip
     hints = [
         f"{counted(more, 'more entry' if more == 1 else 'more entrie')}: all=true." if more else "",
-        "Tests, failures, machines: details=true.",
+        "More: view=families, task=flipflop, details=true."
+        if doubted
+        else "Tests, failures, machines: details=true.",
         "Definitions: docs/method.md.",
     ]
     out = "; ".join(filter(None, left))
-    return [*([f"{out}: details=true names them."] if out else []), " ".join(filter(None, hints))]
+    named = [f"{out}: details=true names them."] if out else []
+    return [*doubted, *named, " ".join(filter(None, hints))]
 
 
 def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
@@ -310,6 +314,7 @@ def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dic
 
 
 _OF_VIEW = {
+    "needs": "what works on each task",
     "across": "errors on all scored splits",
     "curve": "success rates on all scored splits",
     "tuning": "errors in domain",
@@ -325,10 +330,10 @@ def _check_together(options: LeaderboardOptions) -> None:
         parquet = options.to.suffix == file.PARQUET
         without = ("split", "format", "sort", "pe", "all", "details")
         without += ("family", "task", "thresholds") if parquet else ()
-        drawn = options.to.suffix in file.PICTURES and options.view in ("families", "curve")
+        drawn = options.to.suffix in file.PICTURES and options.shown in ("families", "curve")
         without += () if drawn else ("view",)
         why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
-    elif options.view != "families":
+    elif options.view not in (None, "families"):
         without = ("split", "sort", "thresholds")
         why = f"view={options.view} shows {_OF_VIEW[options.view]}"
         if options.format in ("csv", "json"):
@@ -370,19 +375,13 @@ def _write_page(
 
 def _write_picture(path: Path, found: Scores, tasks: list[str], view: str) -> None:
     from pe_lab.common.html import drawn
-    from pe_lab.report.charts import on_white
-    from pe_lab.report.leaderboard import leaderboard_grid, threshold_chart
-    from pe_lab.report.tables import picture
+    from pe_lab.report.leaderboard import heat_map, threshold_figure
 
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
     if rows.is_empty():
         raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
     curve = view == "curve"
-    if curve:
-        chart = threshold_chart(found, tasks)
-        spec = on_white(chart, f"{chart.note} Suite {found.suite.title}.")
-    else:
-        spec = picture(leaderboard_grid(found, tasks))
+    spec = threshold_figure(found, tasks) if curve else heat_map(found, tasks)
     _write(path, drawn(spec, path.suffix.strip(".")))
     _say_written(path, rows, f"the {'success rate by threshold' if curve else 'heat map'} of {{}}")
 

@@ -65,7 +65,7 @@ def show(words: Sequence[str]) -> None:
     claims = read_claims(path)
     suite = load_suite(claims.suite.rpartition("-")[0], folder)
     own = [] if folder is None else [one.stem for one in folder.glob("pe/*.yaml")]
-    check_claims(path, claims, suite, [*suite.encodings, *suite.controls, *own])
+    check_claims(path, claims, suite, [*suite.all_entries, *own])
     check_known("claim={}", options.claim, claims.claims)
     rows = shipped_rows(suite)[0], suite_rows(Path(options.runs_dir), suite)
     if options.preregister:

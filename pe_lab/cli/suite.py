@@ -3,8 +3,10 @@
     pe-lab suite v1 dry=true                     what is missing, and what it costs
     pe-lab suite v1                              does it, the cheapest task first
     pe-lab suite v1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
+    pe-lab suite v2 part=1 columns=conv          one part of the work, one column
     pe-lab suite v1 budget=2h                    begins no run after two hours
     pe-lab suite v1 --config-dir mine pe=mine    your encoding, tuned and scored as the others
+    pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
     pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
     pe-lab suite v1 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
     pe-lab suite v1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
@@ -28,6 +30,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.suggest import check_known, did_you_mean
 from pe_lab.config.choices import choices
+from pe_lab.results.suite import Suite, load_suite
 from pe_lab.store.run_id import excluded
 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -50,6 +53,8 @@ class SuiteOptions(Options, extra="allow"):
     pe: CommaSeparated[str] | None = None
     tasks: CommaSeparated[str] | None = None
     phases: CommaSeparated[str] | None = None
+    columns: CommaSeparated[str] | None = None
+    part: CommaSeparated[int] | None = None
     budget: Annotated[float, BeforeValidator(_seconds)] | None = None
     dry: Flag = False
     shipped: Flag = True
@@ -69,36 +74,50 @@ def show(words: Sequence[str]) -> None:
         raise UsageError(f"suite needs the name of a suite: pe-lab suite {min(choices('suite'))}")
     options = parse(SuiteOptions, [word for word in rest if word != names[0]])
     passed = _passed(options.others)
-    from pe_lab.results.suite import load_suite
 
     suite = load_suite(names[0], None if config_dir is None else Path(config_dir))
-    check_known("tasks={}", options.tasks, suite.tasks)
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
     from pe_lab.sweeps.suite.runner import Request, run_suite
-    from pe_lab.sweeps.suite.runs import DEFAULT, NAMES
+    from pe_lab.sweeps.suite.runs import NAMES
+    from pe_lab.sweeps.suite.work import Wanted, work
 
     check_known("phases={}", options.phases, NAMES)
-    phases = [phase for phase in NAMES if phase in (options.phases or DEFAULT)]
-    # In the suite's order; others come last.
-    entries = [*suite.encodings, *suite.controls]
-    chosen = entries if options.pe is None else [
-        *(entry for entry in entries if entry in options.pe),
-        *(entry for entry in options.pe if entry not in entries),
-    ]  # fmt: skip
+    wanted = Wanted(
+        options.tasks or [],
+        options.pe or [],
+        options.columns or [],
+        [phase for phase in NAMES if phase in (options.phases or [])],
+        options.part or [],
+    )
     register_resolvers()
     register_choices()
     folder = [] if config_dir is None else ["--config-dir", config_dir]
-    request = Request(
-        options.tasks or [*suite.tasks],
-        chosen,
-        phases,
-        options.budget,
-        dry=options.dry,
-        shipped=options.shipped,
-    )
+    request = Request(work(suite, wanted), options.budget, options.dry, options.shipped)
     run_suite(arguments(["-m", *folder, *passed]), suite, request)
+    if suite.closing and not options.dry:
+        _close(suite, config_dir, options.others.get("runs_dir", "runs"), options.pe or [])
+
+
+def _close(suite: Suite, config_dir: str | None, runs_dir: str, names: Sequence[str]) -> None:
+    """Print the entries beside the suite's, and draw all."""
+    from pe_lab.cli import leaderboard
+    from pe_lab.results.leaderboard.file import shipped_rows
+    from pe_lab.results.leaderboard.rows import suite_rows
+    from pe_lab.results.leaderboard.scores import scores
+    from pe_lab.results.presentation.closing import closing_sentence, closing_table
+    from pe_lab.results.presentation.formats import print_tables
+
+    found = scores(suite, shipped_rows(suite)[0], suite_rows(Path(runs_dir), suite))
+    bases = dict.fromkeys(suite.split(name)[0] for name in names)
+    yours = [base for base in bases if base not in suite.entries]
+    table, sentence = closing_table(found, yours), closing_sentence(found, yours)
+    print_tables("table", [table], found.cells, None, [], {}, sentence)
+    picture = Path(runs_dir) / f"suite-{suite.name}.svg"
+    folder = [] if config_dir is None else ["--config-dir", config_dir]
+    words = [f"suite={suite.name}", f"runs_dir={runs_dir}", f"to={picture}"]
+    leaderboard.show([*folder, *words])
 
 
 def _passed(others: dict[str, str]) -> list[str]:

@@ -11,7 +11,8 @@
 
 Every file is compared with its digest and its schema. Folders that tables leave out are named.
 The exit status is 1 if anything is wrong and 2 if there is no run. Only set_aside=true changes
-anything, and it deletes nothing. A folder is not renamed if only its evaluations.jsonl is damaged.
+anything, and it deletes nothing. A folder is not renamed if only its evaluations.jsonl or
+why.jsonl is damaged.
 """
 
 from collections import Counter
@@ -22,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pe_lab.cli.run_argument import matching_runs
-from pe_lab.common.errors import HeldError, RunError, UsageError
+from pe_lab.common.errors import HeldError, PeLabError, RunError, UsageError
 from pe_lab.common.options import Flag, parse
 from pe_lab.common.output import counted
+from pe_lab.diagnosis.record import read_diagnoses
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
@@ -38,6 +40,7 @@ COLUMNS = ("run", "setting", "what is wrong")
 KINDS = {
     "damaged": "damaged",
     "evaluations": "with damaged evaluations",
+    "diagnoses": "with damaged diagnoses",
     "unreadable": "not readable",
     "misplaced": "not counted",
 }
@@ -104,6 +107,10 @@ def _problems(run: dict[str, Any]) -> list["Problem"]:
     from pe_lab.evaluation.verify import Problem, problems
 
     found = problems(Path(run["path"]))
+    try:
+        read_diagnoses(RunFolder(Path(run["path"])))
+    except PeLabError as error:
+        found.append(Problem(str(error), "diagnoses"))
     named = any(problem.kind in ("damaged", "unreadable") for problem in found)
     # The row of a folder in the wrong place has no task.
     if run["state"] == "broken" and (run["task"] is None or not named):

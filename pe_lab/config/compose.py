@@ -25,6 +25,7 @@ from pe_lab.common.config_dir import check_config_dir
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES
+from pe_lab.config.hf_config import expanded
 from pe_lab.config.hydra_internals import (
     BasicSweeper,
     Callbacks,
@@ -60,6 +61,7 @@ def compose(args: Any) -> list[DictConfig]:
 
     ``args.overrides`` are replaced by words from which Hydra composes the same.
     """
+    args.overrides = expanded(args.overrides)
     hydra = open_hydra(args)
     try:
         parser = OverridesParser.create(config_loader=hydra.config_loader)

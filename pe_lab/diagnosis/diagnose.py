@@ -37,11 +37,13 @@ from pe_lab.diagnosis.interventions import (
     source_masked,
     terms_clamped,
     usual_penalty,
+    without_conv,
 )
 from pe_lab.diagnosis.measures import QUANTITIES, Attended, attended
 from pe_lab.diagnosis.record import METHOD, Diagnosis, Distance, Row, keep, read_diagnoses
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.base import Model
+from pe_lab.models.conv import CausalConv
 from pe_lab.models.transformer import Decoder, Layer
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.store.run_folder import RunFolder
@@ -93,14 +95,14 @@ def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Di
         PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written.
     """
     folder = RunFolder(path)
-    known = {one.split: one for one in read_diagnoses(folder)}
-    if split in known and not force:
+    known = {} if force else {one.split: one for one in read_diagnoses(folder)}
+    if split in known:
         return known[split]
     run = load(path)
     split = run.worst_split() if split is None else split
-    if force or split not in known:
+    if split not in known:
         known[split] = diagnose(run, split)
-        keep(folder, known[split])
+        keep(folder, known[split], force=force)
     return known[split]
 
 
@@ -234,8 +236,11 @@ class _Bench:
         changes = {f"without {name}": partial(_left, part=name) for name in sorted(names)}
         if len(names) > 1:
             changes["q.k alone"] = partial(_left, part=None)
-        for name, change in changes.items():
-            with encoded(self.model, change):
+        contexts = {name: encoded(self.model, change) for name, change in changes.items()}
+        if any(isinstance(module, CausalConv) for module in self.model.modules()):
+            contexts["without model.conv"] = without_conv(self.model)
+        for name, context in contexts.items():
+            with context:
                 self._add(name, "part", lambda questions: wrongly(self.model, questions))
 
     def _attention(self) -> None:

@@ -18,6 +18,7 @@ from pe_lab.diagnosis.answers import Asked
 from pe_lab.diagnosis.hook import Intervention, Seen
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
+from pe_lab.models.conv import CausalConv
 from pe_lab.pe.base import PositionalEncoding
 
 NEVER = -1e9
@@ -227,6 +228,22 @@ def encoded(
     finally:
         for attention, encoding in zip(layers, before, strict=True):
             attention.encoding = encoding
+
+
+@contextmanager
+def without_conv(model: Model) -> Iterator[None]:
+    """Within this context ``model.conv`` changes nothing: its filters are 0."""
+    filters = [module.filter for module in model.modules() if isinstance(module, CausalConv)]
+    before = [each.detach().clone() for each in filters]
+    try:
+        with torch.no_grad():
+            for each in filters:
+                each.zero_()
+        yield
+    finally:
+        with torch.no_grad():
+            for each, old in zip(filters, before, strict=True):
+                each.copy_(old)
 
 
 def in_trained_positions(asked: Asked, trained: int) -> Asked:

@@ -4,18 +4,20 @@ Read without torch, so that tables and reports show verdicts.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from pydantic import TypeAdapter
 
+from pe_lab.common.errors import DamagedError
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import sealed_lines
 
 METHOD = 1
 """The number of this method: the rows of another one are measured again."""
 NAME = "why.jsonl"
-REMEDY = "remove it, and pe-lab why measures again"
+REMEDY = "remove it, or give force=true, and pe-lab why measures again"
 LOCK_TIMEOUT_S = 60.0
 
 
@@ -91,14 +93,21 @@ def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
     return [one for one in found if one.method == METHOD]
 
 
-def keep(folder: RunFolder, diagnosis: Diagnosis) -> None:
+def keep(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> None:
     """Add a diagnosis to a run's record, in place of one of the same split.
 
+    Args:
+        force: also in place of a damaged record.
+
     Raises:
+        DamagedError: as ``read_diagnoses``.
         RunError: the disk refuses, or another process holds the folder.
     """
     with folder.lock(LOCK_TIMEOUT_S):
-        kept = [one for one in read_diagnoses(folder) if one.split != diagnosis.split]
+        known: list[Diagnosis] = []
+        with suppress(*[DamagedError] if force else []):
+            known = read_diagnoses(folder)
+        kept = [one for one in known if one.split != diagnosis.split]
         lines = [json.dumps(asdict(one), allow_nan=False) for one in (*kept, diagnosis)]
         folder.make()
         folder.write(NAME, sealed_lines("".join(f"{line}\n" for line in lines).encode()))

@@ -19,11 +19,12 @@ class Problem:
     """What is wrong with a file or folder, in a sentence with the remedy.
 
     Args:
-        kind: ``evaluations``: evaluations.jsonl is damaged; ``misplaced``: tables leave it out.
+        kind: ``evaluations``: evaluations.jsonl is damaged, ``diagnoses``: why.jsonl is;
+            ``misplaced``: tables leave it out.
     """
 
     sentence: str
-    kind: Literal["damaged", "evaluations", "unreadable", "misplaced"]
+    kind: Literal["damaged", "evaluations", "diagnoses", "unreadable", "misplaced"]
 
 
 def problems(path: Path) -> list[Problem]:

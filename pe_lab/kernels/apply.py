@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.kernels import dispatch
+from pe_lab.kernels.conv import FastCausalConv
 from pe_lab.kernels.cpu.pointwise import FastFeedForward, FusedDrop
 from pe_lab.kernels.floater import FastSlope
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention
 from pe_lab.models.base import Model
+from pe_lab.models.conv import CausalConv
 from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.models.kv_cache import LayerCache
@@ -192,9 +194,11 @@ def by_blocks(
 
 Fast = TypeVar("Fast", bound=Model)
 FAST: dict[type[nn.Module], type[nn.Module]] = {
+    Attention: FastAttention,
     MultiHeadAttention: FastMultiHeadAttention,
     SharedKeyAttention: FastSharedKeyAttention,
     FullAttention: FastFullAttention,
+    CausalConv: FastCausalConv,
     FeedForward: FastFeedForward,
     Slope: FastSlope,
 }

@@ -3,7 +3,6 @@
 Shape letters as in pe/base.py; W width of the values.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.base import ScoredPositions, TransformerSizes
+from pe_lab.models.conv import CausalConv
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
@@ -19,22 +19,28 @@ LOGN_START = 0.43
 """s of scalable softmax at first: the value of the paper's figure 1."""
 
 
-class Attention(nn.Module, ABC):
+class Attention(nn.Module):
     """Causal attention with a positional encoding.
 
     A query sees itself and all tokens before it, or as many as the narrower of the model's and
-    the encoding's window holds. Subclasses define the projections of queries, keys and values.
+    the encoding's window holds. Subclasses define the projections of queries, keys and values; this
+    class itself is the attention of projections made elsewhere (``attend``).
 
     Args:
         scaled_heads: the number of heads if logits are multiplied by s_h log n (scalable softmax,
             ``logn: learned``), n the number of keys that the query sees; None: they are not.
+        conv: the convolution that ``project`` applies to queries, keys and values; None: none.
     """
 
     out: nn.Module
     """The output projection."""
 
     def __init__(
-        self, window: int | None, encoding: PositionalEncoding, scaled_heads: int | None = None
+        self,
+        window: int | None,
+        encoding: PositionalEncoding,
+        scaled_heads: int | None = None,
+        conv: CausalConv | None = None,
     ) -> None:
         super().__init__()
         self.logn: nn.Parameter | None = None
@@ -42,12 +48,12 @@ class Attention(nn.Module, ABC):
             self.logn = nn.Parameter(torch.full((scaled_heads,), LOGN_START))
         windows = [w for w in (window, encoding.window) if w is not None]
         self.window = min(windows, default=None)
-        self.encoding = encoding
+        self.encoding, self.conv = encoding, conv
 
-    @abstractmethod
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of the last ``queries`` tokens (None: of all), keys and values, (B, H, T, D) and
-        (B, H, T, W)."""
+        (B, H, T, W). ``attend`` alone needs none."""
+        raise NotImplementedError
 
     def empty_cache(self) -> LayerCache:
         """The key cache before the first token."""
@@ -78,7 +84,7 @@ class Attention(nn.Module, ABC):
         t, queries = x_BTE.shape[1], None
         if scored is not None and self.encoding.whole_sequence is None:
             queries = t - scored.first
-        inputs = self.inputs(x_BTE, pos_BS, carried, queries)
+        inputs = self.inputs(x_BTE, pos_BS, carried, queries, cache)
         mixed, carried = self.attend(inputs, pos_BS, cache, drop)
         features = heads_to_features(mixed)
         if scored is not None:
@@ -86,12 +92,22 @@ class Attention(nn.Module, ABC):
         return self.out(features), last_tokens(carried, t)
 
     def inputs(
-        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, queries: int | None = None
+        self,
+        x_BTE: Tensor,
+        pos_BS: Tensor,
+        carried: Any,
+        queries: int | None = None,
+        cache: LayerCache | None = None,
     ) -> AttentionInputs:
         """The projections of the T tokens, with everything else that the encoding may read;
-        ``queries`` as in ``project``."""
-        q, k, v = self.project(x_BTE, queries)
-        pos_BT = last_positions(pos_BS, x_BTE.shape[1])
+        ``queries`` as in ``project``. A convolution reads the last tokens in the cache."""
+        t = x_BTE.shape[1]
+        if self.conv is None or cache is None:
+            q, k, v = self.project(x_BTE, queries)
+        else:
+            recent = cache.with_recent(x_BTE, self.conv.reach)
+            q, k, v = (part[:, :, -t:] for part in self.project(recent))
+        pos_BT = last_positions(pos_BS, t)
         pos_q = last_positions(pos_BT, q.shape[2])
         return AttentionInputs(x_BTE, q, k, v, pos_q, pos_BT, carried, self.window)
 
@@ -164,13 +180,18 @@ class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
-        super().__init__(cfg.window, encoding, cfg.n_heads if cfg.logn == "learned" else None)
+        scaled = cfg.n_heads if cfg.logn == "learned" else None
+        super().__init__(cfg.window, encoding, scaled, cfg.new_conv("qkv", 3 * cfg.d_model))
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out: nn.Linear = nn.Linear(cfg.d_model, cfg.d_model)
 
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        if queries is None or queries == x_BTE.shape[1]:
+        if self.conv is not None:
+            # The first query reads queries before it.
+            q, k, v = self.conv(wide(self.qkv(x_BTE))).chunk(3, -1)
+            q = q[:, -(queries or 0) :]
+        elif queries is None or queries == x_BTE.shape[1]:
             q, k, v = wide(self.qkv(x_BTE)).chunk(3, -1)
         else:
             e, weight, bias = x_BTE.shape[-1], self.qkv.weight, self.qkv.bias

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pe_lab.common.validation import closed
 from pe_lab.core.dropout import Drop
 from pe_lab.core.task import Bools, Task
+from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.functional import widened
@@ -85,6 +86,12 @@ class Model(nn.Module, ABC):
     """The dropout probability."""
     dropout_type: type[Drop] = Drop
     """The implementation of dropout; ``kernels.apply.accelerate`` sets a faster one."""
+    conv: CausalConv | None
+    """The convolution of the token embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = None
 
     @property
     @abstractmethod
@@ -114,15 +121,20 @@ class Model(nn.Module, ABC):
         return self.head(hidden)
 
     def embed(self, tokens_BT: Tensor, pos_BS: Tensor, cache: TokenCache | None) -> Tensor:
-        """Token embeddings (B, T, E) after ``embed`` of the first layer's encoding, which may read
-        the previous tokens."""
-        tokens_BS = tokens_BT
-        if cache is not None and "embed" in self.encodings[0].hooks():
+        """Token embeddings (B, T, E) after ``conv`` and ``embed`` of the first layer's encoding,
+        which may read the previous tokens."""
+        tokens_BS, t = tokens_BT, tokens_BT.shape[1]
+        whole = "embed" in self.encodings[0].hooks()
+        if cache is not None and (whole or self.conv is not None):
             tokens_BS = cache.tokens_BS.extend(tokens_BT)
+            if not whole and self.conv is not None:
+                tokens_BS = tokens_BS[:, -(t + self.conv.reach) :]
         x_BSE = self.tokens(tokens_BS)
         if self.tied:
             x_BSE = x_BSE * math.sqrt(x_BSE.shape[-1])
-        return self.encodings[0].embed(x_BSE, tokens_BS, pos_BS)[:, -tokens_BT.shape[1] :]
+        if self.conv is not None:
+            x_BSE = self.conv(x_BSE)
+        return self.encodings[0].embed(x_BSE, tokens_BS, pos_BS)[:, -t:]
 
     @torch.no_grad()
     def initialise_embeddings(self) -> None:
@@ -211,7 +223,7 @@ Activation = Literal["relu", "gelu", "swiglu"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(ModelConfig):
+class DecoderConfig(AttentionConvKeys, ModelConfig):
     """The keys that all decoders have.
 
     ``logn: learned`` multiplies the logits, with what an encoding adds to them, by s_h log n: n
@@ -276,6 +288,7 @@ class TransformerSizes(DecoderConfig):
     layers: dict[int, LayerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.hidden_dropout and not self.dropout:
             raise ValueError(
                 "hidden_dropout=true has no effect with dropout=0: set dropout above 0, or "

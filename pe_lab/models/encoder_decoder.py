@@ -22,6 +22,7 @@ from pe_lab.models.attention import (
     wide,
 )
 from pe_lab.models.base import Activation, TransformerSizes, Vocabulary, dropout
+from pe_lab.models.conv import AttentionConvKeys
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig, draw
@@ -30,7 +31,7 @@ from pe_lab.pe.functional import additive
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoderConfig(InputOutputConfig):
+class EncoderDecoderConfig(AttentionConvKeys, InputOutputConfig):
     """Encoder-decoder transformer: a bidirectional encoder, and a causal decoder that attends to
     it.
 
@@ -65,6 +66,7 @@ class EncoderDecoderConfig(InputOutputConfig):
     tied_embeddings: bool
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Building it checks that the sizes fit together.
         assert self.stack.window is None
 
@@ -108,18 +110,23 @@ def both_ways(encoding: PositionalEncoding) -> bool:
 
 class FullAttention(nn.Module):
     """Multi-head attention without a causal mask: self-attention of the encoder, and
-    cross-attention of the decoder."""
+    cross-attention of the decoder, which has no convolution."""
 
-    def __init__(self, cfg: TransformerSizes) -> None:
+    def __init__(self, cfg: TransformerSizes, cross: bool) -> None:
         super().__init__()
         self.n_heads = cfg.n_heads
         self.q = nn.Linear(cfg.d_model, cfg.d_model)
         self.kv = nn.Linear(cfg.d_model, 2 * cfg.d_model)
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
+        e = cfg.d_model
+        self.conv_q, self.conv_kv = (
+            None if cross else cfg.new_conv("qkv", width) for width in (e, 2 * e)
+        )
 
     def keys_and_values(self, x_BSE: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each (B, H, S, D)."""
-        k, v = self.kv(x_BSE).chunk(2, -1)
+        kv_BSX = self.kv(x_BSE)
+        k, v = (kv_BSX if self.conv_kv is None else self.conv_kv(wide(kv_BSX))).chunk(2, -1)
         return self.heads(k), self.heads(v)
 
     def forward(
@@ -138,7 +145,8 @@ class FullAttention(nn.Module):
             seen_BS: False for padding; None: there is no padding.
             encoding, pos_BS: for self-attention; None for cross-attention.
         """
-        q, (k, v) = self.heads(self.q(x_BTE)), kv
+        q_BTE, (k, v) = self.q(x_BTE), kv
+        q = self.heads(q_BTE if self.conv_q is None else self.conv_q(wide(q_BTE)))
         mask = None if seen_BS is None else additive(seen_BS, q.dtype)[:, None, None]
         if encoding is not None:
             assert pos_BS is not None
@@ -194,7 +202,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__()
         self.encoding = encoding
-        self.attention, self.ff = FullAttention(cfg), FeedForward(cfg)
+        self.attention, self.ff = FullAttention(cfg, cross=False), FeedForward(cfg)
         self.attended, self.fed = Residual(cfg), Residual(cfg)
 
     def forward(
@@ -220,7 +228,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__()
-        self.attention, self.cross = MultiHeadAttention(cfg, encoding), FullAttention(cfg)
+        self.attention = MultiHeadAttention(cfg, encoding)
+        self.cross = FullAttention(cfg, cross=True)
         self.ff = FeedForward(cfg)
         self.attended, self.crossed, self.fed = (Residual(cfg) for _ in range(3))
 
@@ -280,6 +289,7 @@ class EncoderDecoder(InputOutput):
         pre = cfg.norm_position == "pre"
         self.encoded, self.decoded = (cfg.new_norm() if pre else nn.Identity() for _ in range(2))
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
+        self.conv = cfg.new_conv("embedding", cfg.d_model)
         self.initialise_embeddings()
         with torch.no_grad():
             for stack in (self.readers, self.writers):

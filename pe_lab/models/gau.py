@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
@@ -52,6 +53,7 @@ class GAUConfig(DecoderConfig):
     activation: Literal["silu", "gelu", "relu"]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.attention == "relu2" and self.logn == "learned":
             raise ValueError(
                 "logn=learned scales the logits of softmax, and attention=relu2 has none: set "
@@ -108,7 +110,9 @@ class SharedKeyAttention(Attention):
     """One head whose queries and keys are two scalings of one projection z of the input."""
 
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
-        super().__init__(cfg.window, encoding, 1 if cfg.logn == "learned" else None)
+        all_widths = 2 * cfg.head_width + cfg.width
+        scaled, conv = 1 if cfg.logn == "learned" else None, cfg.new_conv("qkv", all_widths)
+        super().__init__(cfg.window, encoding, scaled, conv)
         self.squared, self.width = cfg.attention == "relu2", cfg.width
         self.activation = ACTIVATIONS[cfg.activation]
         self.vz = nn.Linear(cfg.d_model, cfg.width + cfg.head_width)
@@ -119,6 +123,12 @@ class SharedKeyAttention(Attention):
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         vz_B1TX = self.activation(wide(self.vz(x_BTE)))[:, None]
         v, z = vz_B1TX[..., : self.width], vz_B1TX[..., self.width :]
+        if self.conv is not None:
+            qk = [gamma * z + beta for gamma, beta in zip(self.gamma, self.beta, strict=True)]
+            qkv_BTX = self.conv(torch.cat((*qk, v), -1).squeeze(1))
+            s = z.shape[-1]
+            q, k, v = qkv_BTX[:, None].split((s, s, self.width), -1)
+            return q[:, :, -(queries or 0) :], k, v
         z_q = z if queries is None else z[:, :, -queries:]
         return self.gamma[0] * z_q + self.beta[0], self.gamma[1] * z + self.beta[1], v
 

@@ -19,10 +19,11 @@ from torch import Tensor
 from pe_lab.core.dropout import Drop
 from pe_lab.core.task import Task
 from pe_lab.models.base import Model, ModelConfig, ScoredPositions, refuse_whole_sequence
+from pe_lab.models.conv import ConvKeys
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOutputConfig(ModelConfig):
+class InputOutputConfig(ConvKeys, ModelConfig):
     """The configuration of a model with an encoder and a decoder."""
 
     restarts_positions: ClassVar[bool] = True
@@ -39,7 +40,7 @@ class InputOutputConfig(ModelConfig):
                 "cannot have task.loss_on=all with this model, which only predicts the output "
                 "part: set task.loss_on=scored"
             )
-        return None
+        return super().refuses_task(task)
 
 
 def _separated() -> list[str]:

@@ -48,6 +48,15 @@ class LayerCache:
     carried: Rows = field(default_factory=lambda: Rows(dim=1))
     rotated: Rows = field(default_factory=lambda: Rows(dim=-2))
     """Rotated keys, if their rotation depends on their position alone."""
+    recent: Tensor | None = None
+    """The inputs of the last tokens that a convolution reads."""
+
+    def with_recent(self, x_BTE: Tensor, reach: int) -> Tensor:
+        """The inputs of new tokens after those of the ``reach`` tokens before them, or fewer at the
+        start."""
+        seen = x_BTE if self.recent is None else torch.cat((self.recent, x_BTE), 1)
+        self.recent = seen[:, -reach:].detach()
+        return seen
 
     def extend(self, new: AttentionInputs, pos_BS: Tensor) -> AttentionInputs:
         """The attention inputs of the new queries and of all keys so far.

@@ -18,12 +18,13 @@ from pe_lab.models.base import (
     Vocabulary,
     refuse_whole_sequence,
 )
+from pe_lab.models.conv import ConvKeys
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(ModelConfig):
+class RecurrentConfig(ConvKeys, ModelConfig):
     """The keys that the recurrent networks have in common.
 
     Token embeddings of width d_model, n_layers stacked layers of d_model units, and a linear map to
@@ -90,6 +91,7 @@ class Recurrent(Model):
             Layer(cfg.cells(e, e, batch_first=True)) for _ in range(cfg.n_layers)
         )
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
+        self.conv = cfg.new_conv("embedding", cfg.d_model)
         if self.tied:
             nn.init.normal_(self.tokens.weight, std=cfg.d_model**-0.5)
             self.head.weight = self.tokens.weight

@@ -133,7 +133,7 @@ class Seq2Seq(InputOutput):
         super().__init__()
         e, n = cfg.d_model, cfg.n_layers
         self.separator, self.p, self.encoding = separator, cfg.dropout, encoding
-        self.tokens = nn.Embedding(vocab_size, e)
+        self.tokens, self.conv = nn.Embedding(vocab_size, e), cfg.new_conv("embedding", e)
         self.readers = nn.ModuleList(Reader(2 * e if i else e, e) for i in range(n))
         self.start = nn.Linear(e, n * e, bias=False)
         self.asking = nn.Linear(e, e, bias=False)

@@ -166,6 +166,7 @@ class Decoder(Model):
         self.tied, self.p = cfg.tied_embeddings, cfg.dropout
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         self.blocks = nn.ModuleList(layers)
+        self.conv = cfg.new_conv("embedding", cfg.d_model)
         self.norm = cfg.new_norm() if cfg.norm_position == "pre" else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         self.initialise_embeddings()

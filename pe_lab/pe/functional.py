@@ -1,7 +1,7 @@
 """What several encodings share: maths of positions, masks, the rotation of pairs of features by
 complex numbers, and the refusal of keys that do not fit.
 
-Shape letters as in base.py; R table rows.
+Shape letters as in base.py; R table rows, N taps of a filter.
 """
 
 import functools
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Fact = TypeVar("Fact")
@@ -59,6 +60,17 @@ def refuse_where(*cases: tuple[bool, str]) -> None:
 def widened(x: Tensor) -> Tensor:
     """x in at least float32: sums and products of many terms lose too much in half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:
+    """Causal depthwise convolution over tokens, zero padded; row n of the filter weighs the token
+    N - 1 - n back."""
+    n, s = filter_NE.shape[0], x_BSE.shape[1]
+    padded = F.pad(x_BSE, (0, 0, n - 1, 0))
+    total_BSE = padded[:, :s] * filter_NE[0]
+    for m in range(1, n):
+        total_BSE = total_BSE.addcmul(padded[:, m : m + s], filter_NE[m])
+    return total_BSE
 
 
 def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:

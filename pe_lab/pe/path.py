@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 from pe_lab.pe.conv import check_taps
+from pe_lab.pe.functional import causal_filter
 
 CHUNK = 64
 
@@ -84,7 +85,7 @@ class PaTH(PositionalEncoding):
 
     def reflections(self, inputs: AttentionInputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """w and beta of every key."""
-        u_BSE = _causal_filter(self.direction(inputs.x_BSE), self.filter)
+        u_BSE = causal_filter(self.direction(inputs.x_BSE), self.filter)
         u_BSE = F.silu(u_BSE) if self.silu else u_BSE
         u_BHSD = u_BSE.view(*u_BSE.shape[:2], inputs.k_BHSD.shape[1], -1).transpose(1, 2)
         beta_BHS = self.strength(inputs.x_BSE).transpose(1, 2)
@@ -114,15 +115,6 @@ class PaTH(PositionalEncoding):
         if self.gate is not None:
             traced["forget gate"] = self.gate(inputs.x_BSE).sigmoid()
         return {name: each_BSH.transpose(1, 2)[:, :, None] for name, each_BSH in traced.items()}
-
-
-def _causal_filter(x_BSE: Tensor, filter_NE: Tensor) -> Tensor:
-    n, s = filter_NE.shape[0], x_BSE.shape[1]
-    padded = F.pad(x_BSE, (0, 0, n - 1, 0))
-    total_BSE = padded[:, :s] * filter_NE[0]
-    for m in range(1, n):
-        total_BSE = total_BSE.addcmul(padded[:, m : m + s], filter_NE[m])
-    return total_BSE
 
 
 def path_logits(q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -10,11 +11,19 @@ import polars as pl
 
 from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.report.charts import COLOURS, CONFIG, Chart, specification
+from pe_lab.report.charts import COLOURS, CONFIG, Chart, Spec, on_white, specification
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
 from pe_lab.results.leaderboard import families
 from pe_lab.results.leaderboard.curve import TABLED, THRESHOLDS, order_at, rates_at
-from pe_lab.results.leaderboard.families import Rate, by_family, entry_order, ordered, rates_by
+from pe_lab.results.leaderboard.families import (
+    Rate,
+    by_family,
+    compared_columns,
+    entry_order,
+    halves,
+    ordered,
+    rates_by,
+)
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.leaderboard import (
     display_name,
@@ -30,14 +39,12 @@ GENERATOR = "pe-lab leaderboard"
 def leaderboard_grid(
     found: Scores,
     tasks: Sequence[str],
-    at_least_half: bool = False,
     why: Verdicts = MappingProxyType({}),
 ) -> Grid:
     """Entries by tasks, the controls last.
 
     Args:
         why: verdicts, shown on hovering.
-        at_least_half: only the entries that have run half of these tasks or more.
     """
     run = set(found.cells["task"])
     by = by_family(found.suite, [task for task in tasks if task in run])
@@ -45,9 +52,7 @@ def leaderboard_grid(
     names = [column.name for column in columns]
     entries, controls = entry_order(found, tasks)
     rates = rates_by(found, "generalises", {task: [task] for task in names})
-    least = len(names) / 2 if at_least_half else 0
     entries = ordered(entries, rates_by(found, "generalises", by))
-    entries = [entry for entry in entries if len(rates.get(entry, {})) >= least]
     caption = (
         "In %: the success rate, averaged over the scored splits; below, its 95 % interval. "
         "Grey, °: fewer than half of the seeds fit the task in domain. Hatched: no score."
@@ -112,20 +117,108 @@ def leaderboard_page(
     )
 
 
+LIGHT, DARK = "#e8f0f8", "#08306b"
+"""Of success rates 0 and 100 %."""
+BRIGHT = 0.6
+"""From this success rate on, text is white."""
+
+
+def heat_map(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Spec:
+    """Entries by tasks as a picture: dark where all seeds generalise, grey where most do not learn
+    the task, hatched where it was not run. A cell has a part for each of the suite's first two
+    columns.
+
+    Args:
+        at_least_half: only the entries that have run half of these tasks or more.
+    """
+    suite = found.suite
+    run = [task for task in tasks if task in {*found.cells["task"]}]
+    by = by_family(suite, run)
+    rates = rates_by(found, "generalises", {task: [task] for task in run})
+    parts = compared_columns(suite)
+    least = len(run) / 2 if at_least_half else 0
+    entries, controls = (
+        [e for e in several if halves(suite, e)[1] == parts[0] and len(rates.get(e, {})) >= least]
+        for several in entry_order(found, tasks)
+    )
+    entries = ordered(entries, rates_by(found, "generalises", by))
+    values = []
+    for entry, (family, of), part in product((*entries, *controls), by.items(), parts):
+        name = display_name(found, entry, run) + (" (control)" if entry in controls else "")
+        rated = rates.get(suite.named(entry, part) or "", {})
+        values += [
+            {"row": name, "column": task, "group": family, "part": part, **_part(rated.get(task))}
+            for task in of
+        ]
+    lines = [f"Success rate in %, averaged over the scored splits, suite {suite.title}."]
+    lines += [f"Left: {parts[0]}; right: {parts[1]}."] if len(parts) > 1 else []
+    lines += [
+        "Grey, °: fewer than half of the seeds learn the task. Hatched: not run.",
+        *(
+            [f"Not run yet: {', '.join(left)}."]
+            if (left := [t for t in tasks if t not in run])
+            else []
+        ),
+    ]
+    layers = alt.layer(*_halves(run, values, parts), data=alt.NamedData("rows"))
+    chart: Any = layers.properties(
+        width=alt.Step(76, **{"for": "position"}), height=alt.Step(26)
+    ).facet(column=alt.Column("group:N", sort=list(by), title=None), spacing=8)
+    title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
+    spec = specification(chart.resolve_scale(x="independent").properties(title=title), values)
+    axis = {"domain": False, "ticks": False, "labelFontSize": 12, "grid": False}
+    config = {"background": "#fff", "font": "sans-serif", "view": {"stroke": None}, "axis": axis}
+    return spec | {"config": config}
+
+
+def _part(rate: Rate | None) -> dict[str, Any]:
+    """What a part of a cell shows."""
+    if rate is None:
+        return {"kind": NOT_RUN, "text": ""}
+    kind = UNLEARNED if rate.unlearned else ""
+    return {"kind": kind, "text": marked_share(rate), "share": round(rate.share, 3)}
+
+
+def _halves(
+    tasks: Sequence[str], values: Sequence[Mapping[str, Any]], parts: Sequence[str]
+) -> list[alt.Chart]:
+    """The cells, their text, and the hatching of those that were not run."""
+    names = list(dict.fromkeys(value["row"] for value in values))
+    top = alt.Axis(orient="top", labelAngle=0)
+    shade = alt.Scale(domain=[0, 1], range=[LIGHT, DARK])
+    cells = alt.Chart().encode(
+        x=alt.X("column:N", sort=list(tasks), title=None, axis=top, scale=alt.Scale(padding=0.04)),
+        xOffset=alt.XOffset("part:N", sort=list(parts)),
+        y=alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelLimit=600)),
+    )
+    white = f"datum.kind === '' && datum.share >= {BRIGHT}"
+    ink = alt.condition(white, alt.value("#fff"), alt.value("#222"))
+    return [
+        cells.transform_filter("datum.kind === ''")
+        .mark_rect(stroke="#fff")
+        .encode(color=alt.Color("share:Q", scale=shade, legend=None)),
+        cells.transform_filter(f"datum.kind === '{UNLEARNED}'").mark_rect(
+            color="var(--context)", stroke="#fff"
+        ),
+        cells.transform_filter(f"datum.kind === '{NOT_RUN}'").mark_text(color="#bbb", text="╱╱"),
+        cells.mark_text(fontSize=11).encode(text="text:N", color=ink),
+    ]
+
+
 def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
     """The success rate of the entries of ``in_common`` over the threshold, a panel for each task.
 
     The first entries by success rate are in colour, the others grey.
     """
-    entries = [entry for entry, _ in order_at(found, tasks, 1)]
+    order = {entry: halves(found.suite, entry) for entry, _ in order_at(found, tasks, 1)}
     run = [task for task in tasks if task in {*found.cells["task"]}]
     values: list[dict[str, Any]] = []
     for threshold in THRESHOLDS:
         rates = rates_at(found, {task: [task] for task in run}, threshold)
         at = {"at": round(100 * threshold, 2)}
         values += [
-            {"task": task, "entry": entry, "rate": round(100 * rate.share, 1), **at}
-            for entry in entries
+            {"task": task, "entry": base, "part": part, "rate": round(100 * rate.share, 1), **at}
+            for entry, (base, part) in order.items()
             for task, rate in rates.get(entry, {}).items()
         ]
     values += [
@@ -134,16 +227,25 @@ def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
         for limit in {*found.suite.tasks[task].generalises.values()}
         if limit <= THRESHOLDS[-1]
     ]
-    layers = alt.layer(*_curves(entries[: len(COLOURS)]), data=alt.NamedData("rows"))
+    parts = list(dict.fromkeys(part for _, part in order.values()))
+    named = list(dict.fromkeys(base for base, _ in order.values()))[: len(COLOURS)]
+    layers = alt.layer(*_curves(named, parts), data=alt.NamedData("rows"))
     chart = layers.properties(width=165, height=110)
     panels = chart.facet(alt.Facet("task:N", sort=run, title=None), columns=4)
-    note = "Averaged over the scored OOD splits, all with this threshold. Dashed: the suite's."
+    note = "Averaged over the scored OOD splits, all with this threshold. Upright: the suite's."
     spec = specification(panels, values) | {"config": CONFIG}
     return Chart("thresholds", "Success rate by threshold", note, spec)
 
 
-def _curves(named: Sequence[str]) -> list[alt.Chart]:
-    """The stated thresholds, the other entries in grey, and those named in colour."""
+def threshold_figure(found: Scores, tasks: Sequence[str]) -> Spec:
+    """The same as a picture of its own."""
+    chart = threshold_chart(found, tasks)
+    return on_white(chart, f"{chart.note} Suite {found.suite.title}.")
+
+
+def _curves(named: Sequence[str], parts: Sequence[str]) -> list[alt.Chart]:
+    """The stated thresholds, the other entries in grey, and those named in colour; dashed in the
+    second column of the suite."""
     scale = alt.Scale(type="log", domain=[100 * THRESHOLDS[0], 100 * THRESHOLDS[-1]])
     axis = alt.Axis(title="threshold (%)", values=[100 * one for one in TABLED])
     limit, at = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("limit", "at"))
@@ -151,6 +253,9 @@ def _curves(named: Sequence[str]) -> list[alt.Chart]:
     y = alt.Y("rate:Q", scale=alt.Scale(domain=[0, 100]), axis=rate)
     colours = alt.Scale(domain=list(named), range=COLOURS)
     colour = alt.Color("entry:N", scale=colours, legend=alt.Legend(title=None))
+    dashes = alt.Scale(domain=list(parts), range=[[1, 0], [4, 2]][: len(parts)])
+    legend = alt.Legend(title=None) if len(parts) > 1 else None
+    dash = alt.StrokeDash("part:N", scale=dashes, legend=legend)
     chosen = alt.FieldOneOfPredicate(field="entry", oneOf=list(named))
     base = alt.Chart()
     line = base.mark_line(strokeWidth=2).transform_filter(chosen)
@@ -158,9 +263,15 @@ def _curves(named: Sequence[str]) -> list[alt.Chart]:
     return [
         base.mark_rule(color="var(--faint)", strokeDash=[3, 3]).encode(x=limit),
         grey.transform_filter(alt.LogicalNotPredicate(**{"not": chosen})).encode(
-            x=at, y=y, detail="entry:N", tooltip=["entry:N"]
+            x=at, y=y, detail=["entry:N", "part:N"], tooltip=["entry:N", "part:N"]
         ),
-        line.encode(x=at, y=y, color=colour, tooltip=["entry:N", "at:Q", "rate:Q"]),
+        line.encode(
+            x=at,
+            y=y,
+            color=colour,
+            strokeDash=dash,
+            tooltip=["entry:N", "part:N", "at:Q", "rate:Q"],
+        ),
     ]
 
 

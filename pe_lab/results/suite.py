@@ -4,182 +4,31 @@ pydantic, and which of a suite's tasks a run belongs to."""
 import hashlib
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PositiveFloat,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import PositiveFloat
 
 from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import check_known, did_you_mean
+from pe_lab.common.suggest import check_known
 from pe_lab.common.validation import closed, read_checked
 from pe_lab.config.choices import choices
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.suite_file import (
+    Column,
+    Group,
+    Protocol,
+    Search,
+    SuiteFile,
+    SuiteTask,
+)
 from pe_lab.store.run_id import identity
 
 EXAMPLE = "conf/suite/v1.yaml"
-SET_BY_SUITE = ("train.lr", "seed", "seed.init", "seed.data", "eval.every")
-"""Keys that the protocol sets in every run. A run of a suite is measured at its end only."""
-
-
-def _used(word: str) -> str:
-    if word.lstrip("+~").partition("=")[0] in SET_BY_SUITE:
-        raise ValueError(
-            f"{word} is not used, as the suite sets rates, seeds and eval.every: remove it"
-        )
-    return word
-
-
-def _with_steps(words: tuple[str, ...]) -> tuple[str, ...]:
-    steps = [word for word in words if word.startswith("train.steps=")]
-    if not steps or not all(re.fullmatch(r"train\.steps=0*[1-9]\d{0,17}", word) for word in steps):
-        found = steps[0] if steps else "no train.steps"
-        raise ValueError(
-            f"{found} is not allowed: add train.steps=NUMBER, a whole number of at least 1 in "
-            "digits alone, like 1000"
-        )
-    return words
-
-
-def _once(values: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-    for value, times in Counter(values).items():
-        if times > 1:
-            raise ValueError(f"{value} is there {times} times: keep one")
-    return values
-
-
-def _out_of_domain(split: str) -> str:
-    if split == IN_DOMAIN:
-        raise ValueError("it is no split to generalise to, its threshold is fits: remove it")
-    return split
-
-
-T = TypeVar("T")
-Once = Annotated[tuple[T, ...], AfterValidator(_once)]
-Several = Annotated[Once[T], Field(min_length=1)]
-Words = tuple[Annotated[str, AfterValidator(_used)], ...]
-Share = Annotated[float, Field(ge=0, le=1)]
-Split = Annotated[str, AfterValidator(_out_of_domain)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Count = Annotated[int, Field(ge=1, lt=2**63)]
-
-
-@closed
-class SuiteTask:
-    """A task of a suite.
-
-    Args:
-        family: the skill that it needs; tasks of a family are neighbours in tables.
-        words: overrides of a run of it, beside those that all tasks share.
-        fits: the in-domain error up to which the task counts as learned, a share.
-        generalises: of each scored split, the error up to which it counts as generalised to.
-        digest: of the task, its training and its measuring as composed (``task_digest``).
-    """
-
-    family: str
-    words: Annotated[Words, AfterValidator(_with_steps)]
-    fits: Share
-    generalises: dict[Split, Share]
-    digest: str
-
-    @property
-    def thresholds(self) -> dict[str, float]:
-        """In domain and of each scored split, the largest error that counts as learned or
-        generalised."""
-        return {IN_DOMAIN: self.fits, **self.generalises}
-
-    def threshold(self, split: str) -> float | None:
-        """That of a split; None: it is not scored."""
-        return self.thresholds.get(split)
-
-
-@closed
-class Protocol:
-    """How an entry is tuned and scored.
-
-    Args:
-        rates: all values of ``train.lr`` that are tried.
-        tuning_seeds: seeds of these runs.
-        seeds: the entry is scored on seeds 0 to ``seeds`` - 1.
-        more_seeds: the same, for the encodings ``more_seeds_for``.
-        longer: for the same encodings, how many times the steps are trained too.
-    """
-
-    rates: Annotated[Once[PositiveFloat], Field(min_length=4)]
-    tuning_seeds: Several[Seed]
-    seeds: Count
-    more_seeds: Count
-    more_seeds_for: Once[str]
-    longer: Once[Annotated[int, Field(ge=2, lt=2**63)]]
-
-    @field_validator("more_seeds")
-    @classmethod
-    def _check_seeds(cls, more: int, info: ValidationInfo) -> int:
-        seeds = info.data.get("seeds", 0)
-        if more <= seeds:
-            raise ValueError(
-                f"{more} is not above protocol.seeds, {seeds}: both count from seed 0, set it to "
-                f"{seeds + 1} or more"
-            )
-        # A seed of tuning is never counted as one of the score.
-        if scored := [seed for seed in info.data.get("tuning_seeds", ()) if seed < more]:
-            raise ValueError(
-                f"{more} scores seeds 0 to {more - 1}, and {scored[0]} is one of tuning_seeds: "
-                f"choose tuning_seeds of {more} or more"
-            )
-        return more
-
-
-@closed
-class SuiteFile:
-    """A suite as its yaml has it.
-
-    Args:
-        common: overrides of every run.
-        model: overrides of the model that all encodings share.
-        controls: name -> overrides of an entry that is no encoding.
-    """
-
-    protocol: Protocol
-    encodings: Several[str]
-    model: Words
-    controls: dict[str, Words]
-    common: Words
-    tasks: Annotated[dict[str, SuiteTask], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        if both := [name for name in self.encodings if name in self.controls]:
-            raise ValueError(f"controls.{both[0]}: {both[0]} is one of encodings too: rename it")
-        entries = [*self.encodings, *self.controls]
-        for name in self.protocol.more_seeds_for:
-            if name not in entries:
-                raise ValueError(
-                    f"protocol.more_seeds_for: {name} is neither of encodings nor of controls: "
-                    f"{did_you_mean(name, entries)}"
-                )
-        first: dict[str, str] = {}
-        for name, task in self.tasks.items():
-            if (other := first.setdefault(task.digest, name)) != name:
-                raise ValueError(
-                    f"tasks.{name}.digest: {task.digest} is that of {other} too (train.steps "
-                    "is not part of it), so a run could be of either: keep one of them, or write "
-                    "the other into a suite of its own"
-                )
-        return self
-
 
 DEFAULT = "v1"
 DEFAULT_THRESHOLD = 0.05
@@ -256,10 +105,63 @@ class Suite(SuiteFile):
         words = f"suite {self.name}: tasks.{task}.generalises: the task has no split {{}}"
         check_known(words, self.tasks[task].generalises, splits)
 
+    @property
+    def first_column(self) -> str:
+        """The column whose entries have plain names."""
+        return next(iter(self.columns))
+
+    def named(self, base: str, column: str) -> str | None:
+        """The name of an entry in a column: ``cope``, ``cope+conv``; None: it is not run there."""
+        if column == self.first_column:
+            return base
+        return None if base in self.variants else f"{base}+{column}"
+
+    @property
+    def all_entries(self) -> list[str]:
+        """The names of the entries in all columns."""
+        pairs = product(self.columns, self.entries)
+        return [name for column, base in pairs if (name := self.named(base, column)) is not None]
+
+    def candidates(self, model: str, pe: str) -> list[str]:
+        """The entries, in all columns, that a run of this model and encoding may be of; of others
+        than the suite's, those that would have them."""
+        known = [
+            name
+            for name in self.all_entries
+            if {f"model={model}", f"pe={pe}"} <= {*self.words(name)}
+        ]
+        return known or [f"{pe}+{column}" if at else pe for at, column in enumerate(self.columns)]
+
+    def split(self, entry: str) -> tuple[str, str]:
+        """The entry's name in the first column, and its column: of ``cope+conv`` both halves."""
+        base, plus, column = entry.rpartition("+")
+        return (base, column) if plus and column in self.columns else (entry, self.first_column)
+
+    def times_steps(self, entry: str) -> int:
+        """How many times the steps of its task a run of the entry is trained."""
+        return self.columns[self.split(entry)[1]].steps
+
     def words(self, entry: str) -> tuple[str, ...]:
-        """The overrides of an entry: a control, or the encoding of that name."""
-        encoding = (*self.model, f"pe={entry}", *PINNED.get((self.name, entry), ()))
-        return self.controls.get(entry, encoding)
+        """The overrides of an entry: a control, a variant, or the encoding of that name; with those
+        of its column."""
+        base, column = self.split(entry)
+        own = (*self.overrides.get(base, ()), *PINNED.get((self.name, base), ()))
+        words = (*self.model, *self.variants.get(base, (f"pe={base}", *own)))
+        return _merged(self.controls.get(base, words), self.columns[column].words)
+
+    def run_words(self, task: str, entry: str) -> tuple[str, ...]:
+        """The overrides of a run of an entry on a task, without rate and seed."""
+        words = (*self.common, *self.tasks[task].words)
+        times = self.times_steps(entry)
+        steps = [int(word.partition("=")[2]) for word in words if word.startswith("train.steps=")]
+        longer = (f"train.steps={times * steps[-1]}",) if times > 1 else ()
+        return (*_merged(words, longer), *self.words(entry))
+
+
+def _merged(words: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """Both, without the words that another for the same key replaces."""
+    keys = {word.partition("=")[0] for word in others}
+    return (*(word for word in words if word.partition("=")[0] not in keys), *others)
 
 
 def _times(limit: float, times: float) -> float:
@@ -305,7 +207,8 @@ def _files(folder: Path | None) -> dict[str, Path]:
 
 @cache
 def _loaded(name: str, file: Path) -> Suite:
-    keys = [key for kind in (SuiteFile, Protocol, SuiteTask) for key in kind.__annotations__]
+    kinds = (SuiteFile, Protocol, Search, SuiteTask, Column, Group)
+    keys = [key for kind in kinds for key in kind.__annotations__]
     suite, content = read_checked(file, SuiteFile, keys, EXAMPLE)
     text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

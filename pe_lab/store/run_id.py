@@ -30,6 +30,7 @@ ONLY_EARLY_STOPPING = frozenset({"train.patience", "eval.every"})
 
 _FILES: dict[str, Any] = {"files": {}}
 _COPY = {"letters": "free", "p": None, "bos_eos": False, **_FILES}
+_CONV = {"conv": None, "conv_at": "qkv"}
 ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.addition.Addition": {"units_id": "largest"},
     "pe_lab.tasks.brackets.Brackets": _FILES,
@@ -43,8 +44,13 @@ ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.navigation.Navigation": _FILES,
     "pe_lab.tasks.recall.Recall": _FILES,
     "pe_lab.tasks.reverse.Reverse": _COPY,
-    "pe_lab.models.transformer.TransformerConfig": {"logn": None},
-    "pe_lab.models.gau.GAUConfig": {"logn": None},
+    "pe_lab.models.encoder_decoder.EncoderDecoderConfig": _CONV,
+    "pe_lab.models.gau.GAUConfig": {"logn": None, **_CONV},
+    "pe_lab.models.linear_attention.LinearAttentionConfig": _CONV,
+    "pe_lab.models.recurrent.GRUConfig": {"conv": None},
+    "pe_lab.models.recurrent.LSTMConfig": {"conv": None},
+    "pe_lab.models.seq2seq.Seq2SeqConfig": {"conv": None},
+    "pe_lab.models.transformer.TransformerConfig": {"logn": None, **_CONV},
     "pe_lab.pe.fope.FoPE": {"fourier_norm": True},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
     "pe_lab.tasks.selective_copy.SelectiveCopy": _FILES,

@@ -2,20 +2,27 @@
 
 import json
 import math
+import re
+import shutil
+import signal
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from program import assert_has, assert_refused, csv_rows, ran, succeeded, tiny
+from program import ROOT, assert_has, assert_refused, csv_rows, ran, start, succeeded, tiny
 
 import pe_lab
 from pe_lab.diagnosis import diagnose as measuring
 from pe_lab.diagnosis.answers import Asked, asked, predicted, wrongly
 from pe_lab.diagnosis.interventions import distances_clamped, far_masked, forced
 from pe_lab.diagnosis.measures import attended
-from pe_lab.diagnosis.record import NAME
+from pe_lab.diagnosis.record import NAME, read_diagnoses
 from pe_lab.experiment.load_run import load
+from pe_lab.store.run_folder import RunFolder
+
+README = (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -203,14 +210,70 @@ def test_a_damaged_record_is_named_and_the_other_runs_are_shown(folder, run_cli)
     path.write_bytes(kept)
 
 
-def test_the_record_of_another_run_is_refused(folder, run_cli):
+def test_the_record_of_another_run_is_refused_and_made_again_when_forced(folder, run_cli):
     succeeded(run_cli("why", "run=alibi"))
     one, other = sorted(folder.glob(f"runs/flipflop/alibi/*/{NAME}"))
     kept = one.read_bytes()
     one.write_bytes(other.read_bytes())
-    outcome = run_cli("why", "run=alibi")
+    assert_has(run_cli("why", "run=alibi").err, "is of the run", "force=true")
+    succeeded(run_cli("why", f"run={one.parent}", "force=true"))
+    assert len(read_diagnoses(RunFolder(one.parent))) == 1
     one.write_bytes(kept)
-    assert_has(outcome.err, "is of the run")
+
+
+def test_force_keeps_the_other_splits_and_replaces_a_damaged_record(folder, run_cli):
+    path = next(folder.glob("runs/flipflop/alibi/seed0*"))
+    words = ["why", f"run={path}", "force=true"]
+    for split in ("long_x2", "long_x4"):
+        succeeded(run_cli(*words, f"split={split}"))
+    assert {"long_x2", "long_x4"} <= {one.split for one in read_diagnoses(RunFolder(path))}
+    (path / NAME).write_bytes(b"no record\n")
+    succeeded(run_cli(*words, "split=long_x4"))
+    assert [one.split for one in read_diagnoses(RunFolder(path))] == ["long_x4"]
+
+
+def test_killed_between_two_runs_it_goes_on_to_the_same_numbers(
+    folder, run_cli, tmp_path, monkeypatch
+):
+    words = ["why", "run=alibi", "split=long_x4", "format=csv"]
+    whole = succeeded(run_cli(*words)).out
+    ignored = shutil.ignore_patterns(NAME, "*.lock")
+    shutil.copytree(folder / "runs", tmp_path / "runs", ignore=ignored)
+    process = start(*words, cwd=tmp_path)
+    process.wait_for(lambda: list(tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")))
+    process.send(signal.SIGKILL)
+    assert process.status == -signal.SIGKILL
+    (recorded,) = tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")
+    measured, measure = [], measuring.diagnose
+
+    def diagnose(run, split):
+        measured.append(run.path.name)
+        return measure(run, split)
+
+    monkeypatch.setattr(measuring, "diagnose", diagnose)
+    monkeypatch.chdir(tmp_path)
+    assert succeeded(run_cli(*words)).out == whole
+    paths = tmp_path.glob("runs/flipflop/alibi/seed*")
+    assert measured == [path.name for path in paths if path != recorded.parent]
+
+
+def test_an_encoding_of_the_users_own_needs_no_line_for_it(here, tmp_path, monkeypatch):
+    """The README's."""
+    python, yaml = re.findall(r"```(?:python|yaml)\n# mine/(?s:.*?)```", README)
+    for name, block in (("decay.py", python), ("pe/decay.yaml", yaml)):
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.partition("\n")[2].removesuffix("```"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mine = ["--config-dir", "mine"]
+    succeeded(here(*mine, *tiny("pe=decay")))
+    # As a process of its own, which has neither imported nor named the class.
+    monkeypatch.delitem(sys.modules, "decay")
+    monkeypatch.setattr("pe_lab.common.config_dir._named", set())
+    out = succeeded(here("why", *mine, "task=flipflop", "pe=decay", "format=csv")).out
+    rows = {row["name"]: row for row in csv_rows(out)}
+    assert {row["pe"] for row in rows.values()} == {"decay"}
+    assert_has(" ".join(rows), "usual penalty", "distances clamped", "without bias", "oracle")
 
 
 @pytest.mark.parametrize(
@@ -219,6 +282,7 @@ def test_the_record_of_another_run_is_refused(folder, run_cli):
         (["run=alibi/seed0", "split=nope"], ["split=nope", "sparse"]),
         (["run=none"], ["model=transformer", "lstm"]),
         (["run=alibi", "out=why.gif"], ["out=why.gif", ".svg"]),
+        (["run=alibi", "suite=v1"], ["suite=", "out=FILE.parquet"]),
         (["run=nothing"], ["run=nothing"]),
         (["run=alibi", "out=no/why.svg"], ["no is not a folder"]),
         (["task=recall"], ["task=recall", "train"]),
@@ -231,7 +295,7 @@ def test_refusals(run_cli, words, parts):
 
 
 def test_a_picture(run_cli, tmp_path):
-    path = tmp_path / "why.svg"
+    path = tmp_path / "why.SVG"
     succeeded(run_cli("why", "run=alibi", f"out={path}"))
     assert_has(path.read_text(), "added error restored", "attention on the answer", "margin")
     assert_refused(run_cli("why", "run=alibi", f"out={path}"), "is there already")

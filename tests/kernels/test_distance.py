@@ -178,7 +178,10 @@ def test_a_change_of_rope_is_not_taken_for_rope(make: Callable[[Dims], RoPE]) ->
     for fast in (True, False):
         torch.manual_seed(0)
         attention = MultiHeadAttention(
-            SimpleNamespace(n_heads=2, d_model=8, window=None, logn="none"), pe
+            SimpleNamespace(
+                n_heads=2, d_model=8, window=None, logn="none", new_conv=lambda *_: None
+            ),
+            pe,
         )
         if fast:
             attention.__class__ = FastMultiHeadAttention

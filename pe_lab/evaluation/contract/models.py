@@ -217,7 +217,7 @@ def every_key(section: Section) -> str:
 
 
 def _changes(section: Section, key: str) -> Iterator[str]:
-    also = with_dropout(section) if key == "hidden_dropout" else {}
+    also = {"hidden_dropout": with_dropout(section), "conv_at": {"conv": 3}}.get(key, {})
     base = model_of(section, **also)
     for value in _values(section, key):
         try:

@@ -22,7 +22,8 @@ from pe_lab.common.validation import closed, read_checked
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST, chosen_rates, once
-from pe_lab.results.suite import OTHER_SEEDS, SCORE, Once, Seed, Suite
+from pe_lab.results.suite import OTHER_SEEDS, SCORE, Suite
+from pe_lab.results.suite_file import Once, Seed
 
 logger = logging.getLogger("pe_lab")
 
@@ -251,7 +252,7 @@ def decide(
 def tuned_rates(rows: pl.DataFrame, suite: Suite) -> dict[tuple[str, str], float]:
     """The rate that tuning chose for each task and entry, of those tried at every rate."""
     protocol = suite.protocol
-    chosen = chosen_rates(rows, len(protocol.tuning_seeds)).drop_nulls("chosen")
+    chosen = chosen_rates(rows, protocol).drop_nulls("chosen")
     tried = chosen.filter(pl.col("rates") == len(protocol.rates))
     return {(task, entry): rate for task, entry, rate, _ in tried.iter_rows()}
 
@@ -290,7 +291,7 @@ def commands(claim: Claim, suite: Suite, rates: Mapping[tuple[str, str], float])
         return [line]
     seeds = f"seed={','.join(map(str, claim.seeds))}"
     lines = [
-        ["-m", *suite.common, *suite.tasks[task].words, *suite.words(entry),
+        ["-m", *suite.run_words(task, entry),
          f"train.lr={rates.get((task, entry), 'RATE')}", seeds]
         for task, entry in pairs
     ]  # fmt: skip

@@ -33,25 +33,26 @@ def _table() -> dict[str, dict[int, float]]:
     return table
 
 
-def relative_cost(entry: str, length: int) -> float | None:
+def relative_cost(encoding: str, length: int) -> float | None:
     """The time of a training step over that of rope, for sequences of the measured length whose
-    ratio to ``length`` is nearest to 1; None for an entry that was not measured."""
-    row, baseline = _table().get(entry), _table()[BASELINE]
+    ratio to ``length`` is nearest to 1; None for an encoding that was not measured."""
+    row, baseline = _table().get(encoding), _table()[BASELINE]
     if row is None:
         return None
     nearest = min(row, key=lambda measured: abs(math.log(measured / length)))
     return row[nearest] / baseline[nearest]
 
 
-def equal_time(entry: str, steps: int, length: int) -> int | None:
-    """The steps that take as long as ``steps`` do with rope; None for an entry without a cost."""
-    cost = relative_cost(entry, length)
+def equal_time(encoding: str, steps: int, length: int) -> int | None:
+    """The steps that take as long as ``steps`` do with rope; None for an encoding without a
+    cost."""
+    cost = relative_cost(encoding, length)
     return None if cost is None else max(1, round(steps / cost))
 
 
-def equal_times(entry: str, steps: int) -> set[int]:
+def equal_times(encoding: str, steps: int) -> set[int]:
     """``equal_time`` for each measured length."""
-    return {equal_time(entry, steps, n) or steps for n in _table().get(entry, ())}
+    return {equal_time(encoding, steps, n) or steps for n in _table().get(encoding, ())}
 
 
 OTHER = "other"
@@ -65,8 +66,8 @@ class Place:
 
     Args:
         task: the suite's name of the task.
-        entry: the encoding or the control, with the keys in which it departs from its yaml:
-            ``cope``, ``lstm``, ``cope npos=16``.
+        entry: the encoding or the control in its column, with the keys in which it departs from
+            its yaml: ``cope``, ``cope+conv``, ``lstm``, ``cope npos=16``.
         capacity: the split whose sequences the run was trained on, else None.
         unknown: keys and values of an encoding of the user's, whose defaults are not known here.
     """
@@ -133,24 +134,25 @@ def _entry(
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What a run's entry is called in the suite's tables, and its keys without a known default."""
     pe, model, positions = (str(names.get(key, "")) for key in ("pe", "model", "positions"))
-    base, words = pe, suite.words(pe)
-    for control, overrides in suite.controls.items():
-        chosen = dict(_pairs(overrides))
-        if (chosen.get("model"), chosen.get("pe")) == (model, pe):
-            base, words = control, overrides
-    wanted = {"positions": "sequential", **dict(_pairs((*suite.common, *words)))}
-    known = {**defaults(str(names.get("task", "")), pe, positions, model), **wanted}
-    chosen = {"model": model, "positions": positions}
-    parts = [f"{key}={name}" for key, name in chosen.items() if name != wanted.get(key)]
-    unknown = []
-    for key, value in setting.keys.items():
-        if not key.startswith(ENTRY_KEYS) or key.endswith("._target_"):
-            continue
-        if key not in known:
-            unknown.append((key, text(value)))
-        elif not (known[key] is None and key in setting.null_keys) and not same(value, known[key]):
-            parts.append(f"{key.removeprefix('pe.')}={text(value)}")
-    return " ".join([base, *parts]), tuple(unknown)
+    settings, chosen = [], {"model": model, "positions": positions}
+    for name in suite.candidates(model, pe):
+        wanted = {"positions": "sequential", **dict(_pairs((*suite.common, *suite.words(name))))}
+        known = {**defaults(str(names.get("task", "")), pe, positions, model), **wanted}
+        parts = [f"{key}={value}" for key, value in chosen.items() if value != wanted.get(key)]
+        unknown = []
+        for key, value in setting.keys.items():
+            if not key.startswith(ENTRY_KEYS) or key.endswith("._target_"):
+                continue
+            if key not in known:
+                unknown.append((key, text(value)))
+            elif not (known[key] is None and key in setting.null_keys) and not same(
+                value, known[key]
+            ):
+                parts.append(f"{key.removeprefix('pe.')}={text(value)}")
+        settings.append((" ".join([name, *parts]), tuple(unknown), len(parts)))
+    # The one that it departs from least.
+    entry, missing, _ = min(settings, key=lambda one: one[2])
+    return entry, missing
 
 
 def phase_of(
@@ -160,8 +162,9 @@ def phase_of(
     as the score, but of a seed that the protocol does not have and that could be picked by its
     result, unless a plan names it; or ``other``: a run that the protocol does not have, such as one
     of another rate or number of steps, or with seeds of weights and data that differ."""
-    protocol, steps = suite.protocol, steps_of(suite, place.task)
-    if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.rates):
+    protocol, entry = suite.protocol, place.entry.partition(" ")[0]
+    steps = suite.times_steps(entry) * steps_of(suite, place.task)
+    if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.all_rates):
         return OTHER
     times, left = divmod(train["steps"], steps)
     if seed in protocol.tuning_seeds:
@@ -174,7 +177,7 @@ def phase_of(
         return SCORE
     if not left and times in protocol.longer:
         return f"steps_x{times}"
-    return EQUAL_TIME if train["steps"] in equal_times(place.entry, steps) else OTHER
+    return EQUAL_TIME if train["steps"] in equal_times(suite.split(entry)[0], steps) else OTHER
 
 
 @cache
@@ -220,9 +223,9 @@ def tuning_column(records: Sequence[Record], config_dir: Path | None = None) -> 
 
 
 def _is_of_tuning(record: Record, setting: Setting, places: Places) -> bool:
-    if (task := places.task(setting)) is None:
+    if (place := places.place(setting, record.facts)) is None:
         return False
-    seed, place = record.facts["seed"], Place(task, record.facts["pe"])
+    seed = record.facts["seed"]
     seed_init = setting.keys.get("seed.init", seed)
     train = setting.config["train"]
     return phase_of(places.suite, place, seed, seed_init, train) == TUNING

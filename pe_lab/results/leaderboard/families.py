@@ -193,18 +193,34 @@ def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[st
     are tuned or scored."""
     suite = found.suite
     run = _begun(found).filter(pl.col("task").is_in(tasks))["entry"].unique()
-    others = sorted({*run} - {*suite.encodings, *suite.controls})
-    plain = [name for name in suite.encodings if name != "none"]
-    return [*plain, *others], ["none", *suite.controls]
+    known = [*suite.all_entries, *sorted({*run} - {*suite.all_entries})]
+    controls = {e for e in known if halves(suite, e)[0] in ("none", *suite.controls)}
+    return [e for e in known if e not in controls], [e for e in known if e in controls]
+
+
+def halves(suite: Suite, entry: str) -> tuple[str, str]:
+    """An entry without its column, and the column: of ``cope+conv npos=8`` ``cope npos=8`` and
+    ``conv``."""
+    name, *keys = entry.split(" ", 1)
+    base, column = suite.split(name)
+    return " ".join([base, *keys]), column
+
+
+def compared_columns(suite: Suite) -> list[str]:
+    """The columns that tables and pictures set beside each other: the first two."""
+    return [*suite.columns][:2]
 
 
 def most_evidence(found: Scores, tasks: Sequence[str], entries: Sequence[str], n: int) -> set[str]:
-    """The n of these entries with the most tasks, of equal ones with the most runs, and those of
-    the reader's runs."""
+    """The n of these entries with the most tasks, of equal ones with the most runs, in the compared
+    columns; and those of the reader's runs."""
     counting = found.rows.filter("counts", pl.col("task").is_in(tasks))
     counts = counting.group_by("entry").agg(pl.col("task", "run_id").n_unique())
     evidence = {entry: of for entry, *of in counts.iter_rows()}
-    most = sorted(entries, key=lambda entry: evidence.get(entry, [0, 0]), reverse=True)[:n]
+    columns, halved = compared_columns(found.suite), {e: halves(found.suite, e) for e in entries}
+    ranked = sorted(entries, key=lambda entry: evidence.get(entry, [0, 0]), reverse=True)
+    bases = list(dict.fromkeys(halved[entry][0] for entry in ranked))[:n]
+    most = [e for e in entries if halved[e][0] in bases and halved[e][1] in columns]
     yours = _begun(found).filter(~pl.col("shipped"), pl.col("task").is_in(tasks))["entry"]
     return {*most} & evidence.keys() | {*yours} & {*entries}
 

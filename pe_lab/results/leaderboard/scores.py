@@ -1,8 +1,6 @@
 """From runs to scores: which of them count, at which rate, and how many of them generalise."""
 
-import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +9,10 @@ import polars as pl
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.entries import BASELINE
+from pe_lab.results.leaderboard.tuning import FAILED, Measured, Tuning, chosen_rate, next_runs
 from pe_lab.results.statistics.seeds import rate_of, with_rates
 from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, SCORE, TUNING, Suite
+from pe_lab.results.suite_file import Protocol
 
 WORST = 1.0
 """The error of a run that failed, and on a split that the encoding does not reach."""
@@ -67,33 +67,33 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
     rows = rows.join(limits, on=["task", "split"], how="left", maintain_order="left").with_columns(
         family=pl.col("task").replace_strict(families, return_dtype=pl.String)
     )
-    chosen = chosen_rates(rows, len(suite.protocol.tuning_seeds))
+    chosen = chosen_rates(rows, suite.protocol)
     rows = rows.join(chosen, on=["task", "entry"], how="left", maintain_order="left").with_columns(
         counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
     )
     return Scores(suite, rows, _cells(rows), notes)
 
 
-def chosen_rates(rows: pl.DataFrame, seeds: int) -> pl.DataFrame:
+def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
     """For each task and entry ``chosen``, the rate that tuning chose (null where all its runs
-    failed), and ``rates``, how many were tried on all tuning seeds. Where there are no tuning runs,
-    the rate of most runs, and 0.
-
-    Args:
-        seeds: how many tuning seeds there are.
-    """
+    failed), and ``rates``, how many were tried on all tuning seeds, or ruled out by the search.
+    Where there are no tuning runs, the rate of most runs, and 0."""
     inside = rows.filter(pl.col("split") == IN_DOMAIN)
-    measured: dict[tuple[str, str], dict[float, list[Measured]]] = {}
+    measured: dict[tuple[str, str], dict[float, dict[int, Measured]]] = {}
     tuning = inside.filter(pl.col("phase") == TUNING)
-    for task, entry, lr, *numbers in tuning.select(
-        "task", "entry", "lr", "error", pl.col("loss").fill_null(FAILED[1])
+    for task, entry, lr, seed, *numbers in tuning.select(
+        "task", "entry", "lr", "seed", "error", pl.col("loss").fill_null(FAILED[1])
     ).iter_rows():
         one = FAILED if numbers[0] is None else (numbers[0], numbers[1])
-        measured.setdefault((task, entry), {}).setdefault(lr, []).append(one)
+        measured.setdefault((task, entry), {}).setdefault(lr, {})[seed] = one
     schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}
     tuned = pl.DataFrame(
         [
-            (*key, chosen_rate(of), sum(len(runs) >= seeds for runs in of.values()))
+            (
+                *key,
+                chosen_rate({rate: [*runs.values()] for rate, runs in of.items()}),
+                _tried(protocol, of),
+            )
             for key, of in measured.items()
         ],
         schema,
@@ -109,6 +109,12 @@ def chosen_rates(rows: pl.DataFrame, seeds: int) -> pl.DataFrame:
         .agg(chosen=pl.col("lr").first(), rates=pl.lit(0, pl.Int64))
     )
     return pl.concat([tuned, untuned])
+
+
+def _tried(protocol: Protocol, found: Tuning) -> int:
+    if protocol.search is not None and not next_runs(protocol, found):
+        return len(protocol.rates)
+    return sum(len(runs) >= len(protocol.tuning_seeds) for runs in found.values())
 
 
 def cells_of(found: Scores, phase: str) -> pl.DataFrame:
@@ -174,27 +180,6 @@ def _costs(rows: pl.DataFrame) -> pl.DataFrame:
             near=near.any(),
         )
     )
-
-
-Measured = tuple[float, float]
-"""Error and loss in domain."""
-FAILED: Measured = (math.inf, math.inf)
-"""Of a run that ended without a result, as one whose loss was not finite."""
-
-
-def chosen_rate(runs: Mapping[float, Sequence[Measured]]) -> float | None:
-    """The rate with the lowest mean in-domain error over the tuning seeds; on a tie that with the
-    lowest mean in-domain loss, then the smaller one. None: all runs failed.
-
-    Args:
-        runs: of each rate, what its tuning runs measured.
-    """
-    means = {
-        rate: tuple(sum(values) / len(values) for values in zip(*measured, strict=True))
-        for rate, measured in runs.items()
-    }
-    best = min(means, key=lambda rate: (*means[rate], rate))
-    return best if math.isfinite(means[best][0]) else None
 
 
 _RUN = ("task", "entry", "phase", "lr", "steps", "seed", "seed_init")

@@ -22,6 +22,7 @@ from pe_lab.results.leaderboard.families import (
     entry_order,
     over_tasks,
 )
+from pe_lab.results.leaderboard.rows import Found
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.leaderboard import (
@@ -152,7 +153,7 @@ def phases_table(found: Scores, task: str) -> Table | None:
 def tuning_table(found: Scores, task: str, shown: Collection[str] | None = None) -> Table | None:
     """A row an entry, a column a learning rate: the in-domain error of the tuning runs, the
     chosen rate marked; None where nothing was tuned."""
-    rates = found.suite.protocol.rates
+    rates = found.suite.protocol.all_rates
     tuning, chosen = _tuned(found, task)
     if not chosen:
         return None
@@ -178,9 +179,16 @@ def tuning_table(found: Scores, task: str, shown: Collection[str] | None = None)
     )
 
 
+def at_ends(found: Scores, tasks: Sequence[str]) -> tuple[int, int]:
+    """How many entries have the least or the greatest rate on a task, of how many tuned."""
+    rates = found.suite.protocol.all_rates
+    chosen = [rate for task in tasks for rate in _tuned(found, task)[1].values()]
+    return sum(rate in (min(rates), max(rates)) for rate in chosen), len(chosen)
+
+
 def grid_ends(found: Scores, task: str) -> str:
     """A sentence on the entries with the least or the greatest rate; empty if there are none."""
-    rates = found.suite.protocol.rates
+    rates = found.suite.protocol.all_rates
     _, chosen = _tuned(found, task)
     outer = [entry for entry, rate in chosen.items() if rate in (min(rates), max(rates))]
     if not outer:
@@ -239,7 +247,20 @@ def absent_note(found: Scores, tasks: Sequence[str], tuning: bool) -> list[str]:
     return [f"not {'tuned' if tuning else 'scored'} yet: {', '.join(left)}"] if left else []
 
 
-def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
+def lacking(found: Scores, here: Found, tasks: Sequence[str]) -> list[Place]:
+    """The runs of these tasks that lacked memory or disk space and have no other result."""
+    known = {*found.rows["run_id"]}
+    return [of for run, of in here.lacking.items() if of.task in tasks and run not in known]
+
+
+def left_out(found: Scores, here: Found, tasks: Sequence[str]) -> list[str]:
+    """A line for each kind of run that is not counted."""
+    runs = lacking(found, here, tasks)
+    notes = [_lacking_note(runs, found.suite)] if runs else []
+    return [*notes, *_broken_notes(here.broken), *here.versions]
+
+
+def _lacking_note(runs: Sequence[Place], suite: Suite) -> str:
     """Names runs that failed because memory or disk space ran out, and have no other result."""
     groups = Counter(f"{run.entry} on {run.task}" for run in runs).most_common()
     names = [f"{name}, {counted(n, 'run')}" for name, n in groups[:MOST]]
@@ -250,7 +271,7 @@ def lacking_note(runs: Sequence[Place], suite: Suite) -> str:
     )
 
 
-def broken_notes(sentences: Sequence[str]) -> Iterator[str]:
+def _broken_notes(sentences: Sequence[str]) -> Iterator[str]:
     """A line for each run that cannot be read, or is a copy of another."""
     yield from (f"not counted: {sentence}" for sentence in sentences[:MOST])
     if len(sentences) > MOST:

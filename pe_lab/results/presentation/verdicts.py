@@ -38,7 +38,7 @@ def verdict_table(
             words = (task, entry, cell.split, found.cause, seeds_text(cell), *numbers)
             rows.append([Cell(word) for word in words])
     return Table(
-        "Why entries fail: error added by the split that is restored, in %",
+        "Why entries fail (pe-lab why): share restored of the error that the split adds, in %",
         ["task", "entry", "split", "verdict", "seeds", "restored", "oracle"],
         4,
         rows,

@@ -3,12 +3,10 @@
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
-
-from rich.table import Table
 
 from pe_lab.common.console import busy, console
 from pe_lab.common.errors import Interrupted, PeLabError, UsageError
@@ -16,16 +14,16 @@ from pe_lab.common.files import check_folder, check_writable
 from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
-from pe_lab.results.leaderboard.scores import Measured, chosen_rate
+from pe_lab.results.leaderboard.tuning import FAILED, Measured, chosen_rate, next_runs
 from pe_lab.results.suite import DEFAULT, TUNING, Suite
-from pe_lab.sweeps.jobs import UNFINISHED, Job, Progress, duration, launch_all
+from pe_lab.sweeps.jobs import Progress, launch_all
 from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phases, SuiteRun
+from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
+from pe_lab.sweeps.suite.work import Work
 from pe_lab.sweeps.sweep import Sweep, conclude
 
 AGAIN = "the same command runs only what is missing"
-LEFT = ("interrupted", "running", "not begun")
-"""The states of a run that was stopped, or not begun, as the budget or a signal asked for."""
 
 
 @dataclass(frozen=True)
@@ -33,60 +31,16 @@ class Request:
     """What is asked for.
 
     Args:
-        entries: encodings and controls.
+        work: in the order in which it is done.
         budget_s: seconds after which no run is begun; None: no limit.
         dry: only print what is to be done.
         shipped: runs whose results the package has are not run again.
     """
 
-    tasks: list[str]
-    entries: list[str]
-    phases: list[str]
+    work: list[Work]
     budget_s: float | None = None
     dry: bool = False
     shipped: bool = True
-
-
-@dataclass(frozen=True)
-class Row:
-    """A task and a phase before they are run: how many runs, how many of them are missing, seconds
-    of a run on average and of all missing ones."""
-
-    task: str
-    phase: str
-    runs: int
-    missing: int
-    run_s: float
-    missing_s: float
-
-
-@dataclass
-class Stage:
-    """A task and a phase that were run.
-
-    Args:
-        untuned: entries without a rate: their tuning is not over, or failed at every rate.
-        shipped: runs whose results the package has.
-    """
-
-    task: str
-    phase: str
-    jobs: list[Job]
-    untuned: list[str]
-    shipped: int = 0
-    wall_s: float = 0.0
-
-    def counts(self) -> Counter[str]:
-        """The number of jobs in each state; ``left``: those that were stopped or not begun."""
-        counts = Counter(job.outcome().state for job in self.jobs)
-        counts["left"] = sum(counts.pop(state, 0) for state in LEFT)
-        return counts
-
-    def failures(self) -> list[str]:
-        """A line for each run that ended without a result."""
-        outcomes = [(job.label, job.outcome()) for job in self.jobs]
-        failed = {*UNFINISHED} - {*LEFT}
-        return [f"{label}: {outcome}" for label, outcome in outcomes if outcome.state in failed]
 
 
 def run_suite(args: Any, suite: Suite, request: Request) -> None:
@@ -103,11 +57,10 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     """
     runner = Runner(args, suite, request)
     check_folder(runner.runs_dir)
-    pairs = len(request.tasks) * len(request.entries)
-    with busy(f"composing {pairs} pairs of task and entry"):
-        if TUNING not in request.phases:
-            runner.check_tuned()
+    pairs = {pair for one in request.work for pair in product(one.tasks, one.entries)}
+    with busy(f"composing {len(pairs)} pairs of task and entry"):
         rows = runner.planned()
+        runner.check_tuned()
     console().print(plan_table(suite, rows, runner.workers, runner.threads))
     for note in runner.notes(rows):
         console().print(note, soft_wrap=True)
@@ -120,44 +73,6 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     elif not request.dry:
         check_writable(runner.runs_dir)
         runner.run()
-
-
-def plan_table(suite: Suite, rows: Sequence[Row], workers: int | None, threads: int) -> Table:
-    """What is missing, with its cost; ``threads`` of each run."""
-    table = Table(title=f"suite {suite.name} ({suite.digest})", title_justify="left")
-    for name in ("task", "phase"):
-        table.add_column(name)
-    for name in ("runs", "missing", "s a run", "core-hours"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        hours = f"{threads * row.missing_s / 3600:.2f}"
-        numbers = (str(row.runs), str(row.missing), f"{row.run_s:.1f}", hours)
-        table.add_row(row.task, row.phase, *numbers)
-    runs, missing = sum(row.runs for row in rows), sum(row.missing for row in rows)
-    seconds = sum(row.missing_s for row in rows)
-    table.add_section()
-    table.add_row("all", "", str(runs), str(missing), "", f"{threads * seconds / 3600:.2f}")
-    if workers:
-        table.caption = f"{duration(seconds / workers)} with {workers} at a time"
-        table.caption_justify = "left"
-    return table
-
-
-def closing_table(stages: Sequence[Stage]) -> Table:
-    """How many runs ended how."""
-    table = Table(title="suite, how it ended", title_justify="left")
-    for name in ("task", "phase"):
-        table.add_column(name)
-    for name in ("shipped", "finished before", "finished", "failed", "left", "wall time"):
-        table.add_column(name, justify="right")
-    for stage in stages:
-        counts, left = stage.counts(), ""
-        if stage.untuned:
-            left = f", untuned entries: {len(stage.untuned)}"
-        done = (stage.shipped, counts["finished before"], counts["finished"])
-        numbers = (*map(str, done), str(len(stage.failures())), f"{counts['left']}{left}")
-        table.add_row(stage.task, stage.phase, *numbers, duration(stage.wall_s))
-    return table
 
 
 @dataclass
@@ -174,7 +89,7 @@ class Runner:
         self.phases = Phases(self.suite, self.composer)
         self.known = Known(self.suite, self.request.shipped)
         # Composes the first that fits, for the launcher's keys.
-        pairs = product(self.request.tasks, self.request.entries)
+        pairs = (pair for one in self.request.work for pair in product(one.tasks, one.entries))
         if all(self.composer.base(*pair) is None for pair in pairs):
             raise UsageError(next(iter(self.composer.refusals.values())))
         assert self.composer.first is not None
@@ -189,66 +104,106 @@ class Runner:
         self.changed: Counter[str] = Counter()
         """Classes whose file changed since (empty: none) -> finished runs of before."""
         self._rates: dict[tuple[str, str], float] = {}
-        self._rows: dict[tuple[str, str], Row] = {}
+        self._rows: dict[tuple[int, str, str], Row] = {}
 
     def planned(self) -> list[Row]:
-        """A row for each task and phase, the cheapest task first."""
-        rows: dict[str, list[Row]] = defaultdict(list)
-        for task in self.request.tasks:
-            for name in self.request.phases:
-                rows[task].append(self._row(task, name))
-        order = sorted(rows, key=lambda task: sum(row.run_s for row in rows[task]))
-        self.request.tasks[:] = order
-        return [row for task in order for row in rows[task]]
+        """A row for each task and phase of each work, the cheapest task of a work first."""
+        for number, one in enumerate(self.request.work):
+            costs: dict[str, float] = defaultdict(float)
+            for task, phase in product(one.tasks, one.phases):
+                costs[task] += self._row(number, task, phase).run_s
+            one.tasks.sort(key=lambda task, costs=costs: costs[task])  # type: ignore[misc]
+        return [self._rows[key] for key in self._steps()]
 
-    def _row(self, task: str, phase: str) -> Row:
-        runs = missing = 0
-        all_s = missing_s = 0.0
-        for base in self._bases(task, phase):
-            rate = self.rate(base)
-            for run in self.phases.runs(phase, base, rate or self.suite.protocol.rates[0]):
+    def _steps(self) -> Iterator[tuple[int, str, str]]:
+        """What is done one after the other: the number of the work, the task and the phase."""
+        for number, one in enumerate(self.request.work):
+            for task, phase in product(one.tasks, one.phases):
+                yield number, task, phase
+
+    def _row(self, number: int, task: str, phase: str) -> Row:
+        work = self.request.work[number]
+        runs, missing, all_s, missing_s = 0.0, 0.0, 0.0, 0.0
+        any_rate = self.suite.protocol.rates[0]
+        for base in self._bases(work, task, phase):
+            seconds, rate = self.known.seconds(base, base.steps) or 0.0, self.rate(base)
+            if phase == TUNING:
+                left: float = len(self.missing_tuning(base))
+                here = sum(len(of) for of in self.measured(base).values())
+                if left and self.suite.protocol.search is not None:
+                    left = max(left, self.suite.protocol.search.runs - here)
+                runs, missing = runs + here + left, missing + left
+                all_s, missing_s = all_s + (here + left) * seconds, missing_s + left * seconds
+                for run in self.phases.tuned(base):
+                    self._is_over(run, base)
+                continue
+            for run in self.phases.runs(phase, base, rate or any_rate, work.seeds):
                 seconds = self.known.seconds(base, run.steps) or 0.0
                 runs, all_s = runs + 1, all_s + seconds
-                chosen = phase == TUNING or rate is not None
-                here = not run.job(0).missing
-                if chosen and here:
-                    self.known.summary(run)
-                    self.changed[changed_code(run.folder, base.plan.resolved)] += 1
-                if not (chosen and (here or self.known.is_shipped(run))):
+                if rate is None or not self._is_over(run, base):
                     missing, missing_s = missing + 1, missing_s + seconds
-        row = Row(task, phase, runs, missing, all_s / max(runs, 1), missing_s)
-        self._rows[task, phase] = row
+        row = Row(task, phase, runs, missing, all_s / max(runs, 1), missing_s, work.part)
+        self._rows[number, task, phase] = row
         return row
 
-    def _bases(self, task: str, phase: str) -> list[Base]:
-        entries = self.phases.entries(phase, self.request.entries)
-        found = (self.composer.base(task, entry) for entry in entries)
+    def _is_over(self, run: SuiteRun, base: Base) -> bool:
+        if here := not run.job(0).missing:
+            self.known.summary(run)
+            self.changed[changed_code(run.folder, base.plan.resolved)] += 1
+        return here or self.known.is_shipped(run)
+
+    def _bases(self, work: Work, task: str, phase: str) -> list[Base]:
+        found = (
+            self.composer.base(task, entry) for entry in self.phases.entries(phase, work.entries)
+        )
         return [base for base in found if base is not None]
+
+    def measured(self, base: Base) -> dict[float, dict[int, Measured]]:
+        """What finished tuning runs measured, by rate and seed."""
+        found: dict[float, dict[int, Measured]] = defaultdict(dict)
+        for run in self.phases.tuned(base):
+            if (one := self.known.measured(run)) is not None:
+                found[run.lr][run.seed] = one
+        return found
+
+    def missing_tuning(self, base: Base) -> list[SuiteRun]:
+        """The tuning runs of the next round, and those to try again, which failed here."""
+        missing = next_runs(self.suite.protocol, self.measured(base))
+        return [
+            run
+            for run in self.phases.tuned(base)
+            if (run.lr, run.seed) in missing
+            or (self.known.measured(run) == FAILED and not self.known.is_shipped(run))
+        ]
 
     def rate(self, base: Base) -> float | None:
         """The chosen rate; None while tuning runs are missing, and where all failed."""
         key = base.task, base.entry
         if key not in self._rates:
-            measured: dict[float, list[Measured]] = defaultdict(list)
-            for run in self.phases.runs(TUNING, base, 0.0):
-                if (one := self.known.measured(run)) is None:
-                    return None
-                measured[run.lr].append(one)
-            if (rate := chosen_rate(measured)) is None:
+            measured = self.measured(base)
+            runs = {rate: [*of.values()] for rate, of in measured.items()}
+            over = not next_runs(self.suite.protocol, measured)
+            if not over or (rate := chosen_rate(runs)) is None:
                 return None
             self._rates[key] = rate
         return self._rates[key]
 
     def check_tuned(self) -> None:
-        """UsageError where an entry has runs in the phases, and no rate."""
+        """UsageError where an entry has runs in the phases, and no rate, nor is tuned before."""
         any_rate = self.suite.protocol.rates[0]
-        pairs = product(self.request.tasks, self.request.phases)
-        found = {
-            f"{base.entry} on {task}": None
-            for task, name in pairs
-            for base in self._bases(task, name)
-            if self.rate(base) is None and self.phases.runs(name, base, any_rate)
-        }
+        tuned: set[tuple[str, str]] = set()
+        found: dict[str, None] = {}
+        for one in self.request.work:
+            if TUNING in one.phases:
+                tuned |= {*product(one.tasks, one.entries)}
+            for task, phase in product(one.tasks, one.phases):
+                found |= {
+                    f"{base.entry} on {task}": None
+                    for base in self._bases(one, task, phase)
+                    if (task, base.entry) not in tuned
+                    and self.rate(base) is None
+                    and self.phases.runs(phase, base, any_rate)
+                }
         if not found:
             return
         first, *others = found
@@ -256,9 +211,10 @@ class Runner:
         said = f"{first}{more}: no rate is chosen, as "
         for run, why in self.known.damaged.items():
             raise UsageError(f"{said}a run is damaged: {run}: {why}")
+        phases = {phase: None for one in self.request.work for phase in one.phases}
         raise UsageError(
             f"{said}runs of tuning are missing or failed: give "
-            f"phases={','.join((TUNING, *self.request.phases))}, or leave it out of pe="
+            f"phases={','.join({TUNING: None, **phases})}, or leave it out of pe="
         )
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
@@ -292,8 +248,8 @@ class Runner:
         ended: Exception | Interrupted | None = None
         try:
             with sweep.running():
-                for task, name in product(self.request.tasks, self.request.phases):
-                    self._stage(sweep, task, name, until)
+                for step in self._steps():
+                    self._stage(sweep, *step, until)
         except (Exception, Interrupted) as error:
             ended = error
         console().print(closing_table(self.stages))
@@ -314,35 +270,59 @@ class Runner:
         if left:
             raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {AGAIN}")
 
-    def _stage(self, sweep: Sweep, task: str, phase: str, until: float | None) -> None:
-        runs: list[SuiteRun] = []
-        without_rate = []
-        for base in self._bases(task, phase):
-            rate = self.rate(base)
-            if rate is None and phase != TUNING:
-                without_rate.append(base.entry)
-            else:
-                runs += self.phases.runs(phase, base, rate or 0.0)
+    def _stage(self, sweep: Sweep, number: int, task: str, phase: str, until: float | None) -> None:
+        work = self.request.work[number]
+        stage = Stage(task, phase, work.part)
+        self.stages.append(stage)
+        bases = self._bases(work, task, phase)
+        if phase == TUNING:
+            self._tune(sweep, stage, bases, until)
+        else:
+            rates = [(base, self.rate(base)) for base in bases]
+            stage.untuned = [base.entry for base, rate in rates if rate is None]
+            runs = [
+                run
+                for base, rate in rates
+                if rate is not None
+                for run in self.phases.runs(phase, base, rate, work.seeds)
+            ]
+            self._launch(sweep, stage, runs, until)
+        # Its runs say which rate is chosen, and what others cost.
+        for name in work.phases:
+            self._row(number, task, name)
+
+    def _tune(self, sweep: Sweep, stage: Stage, bases: Sequence[Base], until: float | None) -> None:
+        runs = [run for base in bases for run in self.phases.tuned(base)]
+        self._launch(sweep, stage, [run for run in runs if self.known.measured(run)], until)
+        begun = {run.run_id for run in runs if self.known.measured(run)}
+        # What a round measures decides on the next one.
+        while runs := [
+            run for base in bases for run in self.missing_tuning(base) if run.run_id not in begun
+        ]:
+            begun |= {run.run_id for run in runs}
+            self._launch(sweep, stage, runs, until)
+        for base in bases:
+            self._rates.pop((stage.task, base.entry), None)
+
+    def _launch(
+        self, sweep: Sweep, stage: Stage, runs: list[SuiteRun], until: float | None
+    ) -> None:
         # Seed by seed: stopped at any time, all entries have about equally many.
         runs.sort(key=lambda run: run.seed)
         here = [run for run in runs if not self.known.is_shipped(run)]
         jobs = [run.job(number) for number, run in enumerate(here, 1)]
-        stage = Stage(task, phase, jobs, without_rate, len(runs) - len(here))
-        self.stages.append(stage)
+        stage.jobs += jobs
+        stage.shipped += len(runs) - len(here)
         missing = [job for job in jobs if job.missing]
-        if missing and (until is None or time.time() < until):
-            console().print(f"{task}, {phase}: {counted(len(missing), 'run')} to do")
-            began = time.monotonic()
-            try:
-                with Progress(missing, len(jobs)).shown():
-                    launch_all(missing, sweep.launch(jobs, until))
-            finally:
-                stage.wall_s = time.monotonic() - began
-        # Its runs say which rate is chosen, and what others cost.
-        for entry in self.request.entries if phase == TUNING else ():
-            self._rates.pop((task, entry), None)
-        for name in self.request.phases:
-            self._row(task, name)
+        if not missing or (until is not None and time.time() >= until):
+            return
+        console().print(f"{stage.task}, {stage.phase}: {counted(len(missing), 'run')} to do")
+        began = time.monotonic()
+        try:
+            with Progress(missing, len(jobs)).shown():
+                launch_all(missing, sweep.launch(jobs, until))
+        finally:
+            stage.wall_s += time.monotonic() - began
 
     def _print_command(self) -> None:
         words = ["pe-lab", "leaderboard"]

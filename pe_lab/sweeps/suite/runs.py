@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 from omegaconf import DictConfig
@@ -19,9 +20,10 @@ from pe_lab.config.overrides import replace_mappings
 from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.leaderboard.entries import BASELINE, equal_time, relative_cost
+from pe_lab.results.leaderboard.entries import BASELINE, equal_time, relative_cost, steps_of
 from pe_lab.results.leaderboard.file import shipped_rows
-from pe_lab.results.leaderboard.scores import FAILED, Measured, precedence
+from pe_lab.results.leaderboard.scores import precedence
+from pe_lab.results.leaderboard.tuning import FAILED, Measured
 from pe_lab.results.suite import (
     CAPACITY,
     EQUAL_PARAMETERS,
@@ -31,8 +33,10 @@ from pe_lab.results.suite import (
     Suite,
     task_digest,
 )
+from pe_lab.results.suite_file import Phase
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job
+from pe_lab.sweeps.suite.work import DEFAULT
 from pe_lab.training.plan import Plan, plan
 
 Seconds = tuple[float, float]
@@ -143,7 +147,7 @@ class Composer:
 
     def _composed(self, task: str, entry: str, changes: tuple[str, ...]) -> Base | None:
         suite = self.suite
-        words = [*suite.common, *suite.tasks[task].words, *suite.words(entry)]
+        words = suite.run_words(task, entry)
         keys = {word.partition("=")[0] for word in changes}
         kept = [word for word in words if word.partition("=")[0] not in keys]
         args = copy(self.args)
@@ -188,6 +192,7 @@ class Known:
         self._seconds: dict[tuple[str, str], Seconds] = {
             (task, entry): (step, last) for task, entry, step, last in medians.iter_rows()
         }
+        self.suite = suite
         self._here: dict[tuple[str, str], dict[str, Seconds]] = defaultdict(dict)
         self.damaged: dict[str, str] = {}
         """Runs whose results cannot be read, and why."""
@@ -223,13 +228,22 @@ class Known:
 
     def seconds(self, base: Base, steps: int) -> float | None:
         """What a run of this many steps takes: by tuning runs of the entry that are finished here,
-        else by shipped ones, else by those of rope and the entry's relative cost. None: the task
-        has neither."""
-        found, times = self._of(base.task, base.entry), 1.0
+        else by shipped ones, else by those in the first column and the column's cost, else by those
+        of rope, or the suite's pilot, and the relative cost. None: the task has none of them."""
+        name, column = self.suite.split(base.entry)
+        if found := self._of(base.task, base.entry):
+            times = 1.0
+        else:
+            times = self.suite.columns[column].cost
+            found = self._of(base.task, name)
         if found is None:
-            found = self._of(base.task, BASELINE)
-            times = relative_cost(base.entry, base.plan.dims.train_len) or 1.0
+            times *= relative_cost(name, base.plan.dims.train_len) or 1.0
+            found = self._of(base.task, BASELINE) or self._piloted(base.task)
         return None if found is None else times * (found[0] * steps + found[1])
+
+    def _piloted(self, task: str) -> Seconds | None:
+        one = self.suite.tasks[task]
+        return None if one.seconds is None else (one.seconds / steps_of(self.suite, task), 0.0)
 
     def _of(self, task: str, entry: str) -> Seconds | None:
         if here := self._here[task, entry].values():
@@ -253,9 +267,7 @@ def _pair(error: float | None, loss: float | None) -> Measured:
 
 EQUAL = 0.01
 """The most by which numbers of parameters may differ to be equal."""
-NAMES = (TUNING, SCORE, "more_seeds", "longer", "capacity", EQUAL_TIME, EQUAL_PARAMETERS)
-DEFAULT = (TUNING, SCORE)
-"""Those that are run unless others are asked for."""
+NAMES = get_args(Phase)
 
 
 class Phases:
@@ -267,22 +279,29 @@ class Phases:
     def entries(self, phase: str, entries: list[str]) -> list[str]:
         """Those of the entries that a phase has runs of: beyond ``DEFAULT`` the encodings of
         ``more_seeds_for``, and those that are not the suite's."""
-        ours = {*self.suite.encodings, *self.suite.controls} - {*self.suite.protocol.more_seeds_for}
-        return [entry for entry in entries if phase in DEFAULT or entry not in ours]
+        ours = {*self.suite.entries} - {*self.suite.protocol.more_seeds_for}
+        return [e for e in entries if phase in DEFAULT or self.suite.split(e)[0] not in ours]
 
-    def runs(self, phase: str, base: Base, lr: float) -> list[SuiteRun]:
-        """The runs of a phase, of an entry on a task at the chosen rate."""
+    def tuned(self, base: Base) -> Iterator[SuiteRun]:
+        """The tuning runs that an entry may have on a task."""
         protocol = self.suite.protocol
-        if phase == TUNING:
-            seeds = protocol.tuning_seeds
-            return [base.run(TUNING, rate, seed) for seed in seeds for rate in protocol.rates]
+        for rate, seed in product(protocol.all_rates, protocol.tuning_seeds):
+            yield base.run(TUNING, rate, seed)
+
+    def runs(self, phase: str, base: Base, lr: float, seeds: int | None = None) -> list[SuiteRun]:
+        """The runs of a phase, beside tuning, of an entry on a task at the chosen rate.
+
+        Args:
+            seeds: how many; None: as the protocol says.
+        """
+        protocol = self.suite.protocol
         if phase == "more_seeds":
             more = range(protocol.seeds, protocol.more_seeds)
             return [base.run(SCORE, lr, seed) for seed in more]
         return [
             at.run(name, lr, seed, steps)
             for at, name, steps in self._kinds(phase, base)
-            for seed in range(protocol.seeds)
+            for seed in range(seeds or protocol.seeds)
         ]
 
     def _kinds(self, phase: str, base: Base) -> Iterator[tuple[Base, str, int | None]]:
@@ -297,7 +316,8 @@ class Phases:
                 if at := self.composer.base(base.task, base.entry, *trained_at(base, split)):
                     yield at, f"{CAPACITY}{split}", None
         elif phase == EQUAL_TIME:
-            steps = equal_time(base.entry, base.steps, base.plan.dims.train_len)
+            encoding = self.suite.split(base.entry)[0]
+            steps = equal_time(encoding, base.steps, base.plan.dims.train_len)
             if steps is None:
                 self._refuse(base, phase, "its cost is not known")
             else:

@@ -1,0 +1,177 @@
+"""``pe.from_hf=config.json``: the rotation of a released model as pe-lab's keys."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pe_lab.common.errors import UsageError, reason
+
+WORD = "pe.from_hf"
+INTERLEAVED = {
+    "codegen", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium",
+}  # fmt: skip
+"""The ``model_type`` of models that pair features 2m and 2m + 1; others pair m and m + D/2."""
+KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": (
+        "factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim",
+        "truncate",
+    ),
+    "proportional": ("factor",),
+}  # fmt: skip
+"""rope_type -> the keys that are read, beside those of every type."""
+OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+OTHERS = ("rotary_pct", "rotary_dim", "rotary_ndims", "qk_rope_head_dim")
+LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
+
+
+def expanded(words: Iterable[str]) -> list[str]:
+    """The words with ``pe.from_hf=FILE`` replaced by the keys that it stands for; keys that are
+    given besides replace those of the file.
+
+    Raises:
+        UsageError: a file that cannot be read, or a rotation that pe-lab has not.
+    """
+    given = list(words)
+    files = [word for word in given if word.partition("=")[0] == WORD]
+    if not files:
+        return given
+    keys = {word.partition("=")[0].lstrip("+") for word in given}
+    if len(files) > 1 or "pe" in keys:
+        other = files[1] if len(files) > 1 else next(w for w in given if w.startswith("pe="))
+        raise UsageError(f"{other} would replace {files[0]}, which names the encoding: keep one")
+    name, found = encoding_of(files[0].partition("=")[2])
+    added = {f"pe.{key}": json.dumps(value) for key, value in found.items()}
+    chosen = [f"{key}={value}" for key, value in added.items() if key not in keys]
+    return [word for word in given if word not in files] + [f"pe={name}", *chosen]
+
+
+def encoding_of(file: str, key: str = WORD) -> tuple[str, dict[str, Any]]:
+    """The encoding's name and keys for a config.json of transformers.
+
+    Args:
+        key: the key that names the file, for messages.
+    """
+    config = read(file, key)
+    try:
+        return _encoding_of({**config, **(config.get("text_config") or {})})
+    except ValueError as error:
+        raise UsageError(f"{key}={file}: {error}") from None
+
+
+def read(file: str, key: str = WORD) -> dict[str, Any]:
+    """A config.json.
+
+    Raises:
+        UsageError: there is none, or it is not one.
+    """
+    try:
+        config = json.loads(Path(file).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{key}={file} cannot be read ({reason(error)}): give the config.json of a model"
+        ) from None
+    if not isinstance(config, dict):
+        raise UsageError(f"{key}={file} is not a mapping: give the config.json of a model")
+    return config
+
+
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the rotation, as transformers 5 and older versions write them."""
+    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if any(isinstance(value, dict) for value in found.values()):
+        raise ValueError(
+            f"layers rotate differently ({', '.join(found)}), and pe-lab has one rotation for all: "
+            "write a config.json with the parameters of one of them"
+        )
+    beside = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
+    if not found and not beside:
+        raise ValueError(
+            "there are no rope_parameters, rope_scaling or rope_theta: give a model with RoPE"
+        )
+    return {**beside, **found}
+
+
+def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    for key in OTHERS:
+        if config.get(key) is not None:
+            raise ValueError(
+                f"{key}={json.dumps(config[key])} is another way to rotate a part of a head, which "
+                "is not read: choose another model"
+            )
+    rope = rope_parameters(config)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in KEYS:
+        raise ValueError(
+            f"rope_type={kind} is not in pe-lab, which has {', '.join(KEYS)}: choose another model"
+        )
+    unknown = sorted(rope.keys() - {*OF_ALL, *LENGTHS, *KEYS[kind]})
+    if unknown:
+        raise ValueError(
+            f"{unknown[0]}={json.dumps(rope[unknown[0]])} is not a key of rope_type={kind}: remove "
+            "it, or choose another model"
+        )
+    pairing = "interleaved" if config.get("model_type") in INTERLEAVED else "half"
+    keys: dict[str, Any] = {"base": rope.get("rope_theta", 10000.0), "pairing": pairing}
+    share, factor = rope.get("partial_rotary_factor") or 1, rope.get("factor")
+    if kind == "proportional":
+        _only(kind, "factor", factor, 1)
+        return "rope", keys | ({"fraction": share, "drop": "low"} if share < 1 else {})
+    if kind == "default":
+        return "rope", keys | ({"fraction": share} if share < 1 else {})
+    _only(kind, "partial_rotary_factor", share, 1)
+    if factor is None and kind == "yarn" and all(rope_length(config, key) for key in LENGTHS):
+        original, longest = (rope_length(config, key) for key in LENGTHS)
+        factor = longest / original
+    if not isinstance(factor, int | float) or factor < 1:
+        raise ValueError(
+            f"factor={json.dumps(factor)} is not allowed with rope_type={kind}: set it to a number "
+            "of at least 1"
+        )
+    if kind == "dynamic":
+        return "dynamic_ntk", {**keys, "factor": factor}
+    if kind == "linear":
+        return "pi", {**keys, "k": factor}
+    _only(kind, "truncate", rope.get("truncate", True), True)
+    slow, fast = rope.get("beta_slow") or 1, rope.get("beta_fast") or 32
+    warm = _temperature(rope, factor)
+    ramp = {"k": factor, "ramp": "pairs", "slow": slow, "fast": fast, "temperature": warm}
+    return "yarn", keys | ramp
+
+
+def rope_length(config: Mapping[str, Any], key: str) -> Any:
+    """A length in the rope parameters or beside them; None: it is in neither."""
+    return rope_parameters(config).get(key) or config.get(key)
+
+
+def _only(kind: str, key: str, value: Any, one: Any) -> None:
+    if value is not None and value != one:
+        raise ValueError(
+            f"{key}={json.dumps(value)} with rope_type={kind} is not in pe-lab: set it to "
+            f"{json.dumps(one)}, or choose another model"
+        )
+
+
+def _temperature(rope: Mapping[str, Any], factor: float) -> bool:
+    """Whether logits are multiplied by YaRN's temperature; otherwise by 1."""
+
+    def grown(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1
+
+    found, above, below = (
+        rope.get(key) for key in ("attention_factor", "mscale", "mscale_all_dim")
+    )
+    if found is None:
+        found = grown(above) / grown(below) if above and below else grown(1)
+    if math.isclose(found, grown(1), rel_tol=1e-6):
+        return True
+    if not math.isclose(found, 1, rel_tol=1e-6):
+        raise ValueError(
+            f"an attention factor of {found:g} is not in pe-lab: set attention_factor to 1 or to "
+            f"0.1 ln factor + 1 = {grown(1):g}"
+        )
+    return False

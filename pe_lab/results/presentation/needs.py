@@ -1,0 +1,185 @@
+"""The first screen of ``pe-lab leaderboard``: which encoding when, and what to doubt."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import polars as pl
+
+from pe_lab.common.output import counted
+from pe_lab.core.metrics import wilson
+from pe_lab.results.leaderboard.entries import BASELINE
+from pe_lab.results.leaderboard.families import compared_columns, entry_order, halves, missed
+from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.presentation.leaderboard_details import at_ends, order_sentence
+
+WIDTH = 22
+"""Characters of a cell."""
+NEEDS = {
+    "addition": "add",
+    "brackets": "close brackets",
+    "copy_unique": "copy",
+    "counting": "count",
+    "flipflop": "keep last write",
+    "majority": "find majority",
+    "navigation": "navigate",
+    "needle": "find one line",
+    "parity": "track parity",
+    "recall": "find a key's value",
+    "selective_copy": "select",
+    "sort": "sort",
+    "text": "predict text",
+}
+"""What a task needs, in words."""
+HALF = 0.5
+"""What Wilson's interval of k/n lies above where an entry works, and below where it does not."""
+Count = tuple[int, int]
+"""k of n seeds."""
+
+
+def works(count: Count | None) -> bool | None:
+    """Whether most seeds generalise; None: not run, or too few seeds to say."""
+    if count is None:
+        return None
+    low, high = wilson(*count)
+    return True if low > HALF else False if high < HALF else None
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a task shows.
+
+    Args:
+        counts: column of the suite -> entry, without its column -> k of n seeds that generalise to
+            every scored split.
+        yours: the entries of which no run ships.
+    """
+
+    task: str
+    counts: Mapping[str, Mapping[str, Count]]
+    yours: frozenset[str] = frozenset()
+
+    def of(self, column: str, entry: str) -> bool | None:
+        """Whether an entry works in a column."""
+        return works(self.counts[column].get(entry))
+
+
+def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
+    """Those of these tasks that have a score; entries in the order of the suite."""
+    suite = found.suite
+    ships = found.rows.filter("counts").group_by("entry").agg(pl.col("shipped").any())
+    yours = frozenset(halves(suite, e)[0] for e, shipped in ships.iter_rows() if not shipped)
+    made = []
+    for task in tasks:
+        listed, controls = entry_order(found, [task])
+        runs = missed(found, [task], [*listed, *controls])
+        counts: dict[str, dict[str, Count]] = {column: {} for column in compared_columns(suite)}
+        for entry, of in runs.items():
+            base, column = halves(suite, entry)
+            if column in counts:
+                shares = of[task].values()
+                counts[column][base] = sum(share == 0 for share in shares), len(shares)
+        made += [Need(task, counts, yours)] if runs else []
+    return made
+
+
+def needs_table(found: Scores, tasks: Sequence[str]) -> Table:
+    """A row a task: what works alone, what only in the second column, and what in neither. Of a
+    suite with one column: what works, where the seeds do not tell, and what does not."""
+    first, *second = compared_columns(found.suite)
+    heads = [f"works {first}", f"only with {second[0]}", "neither"] if second else [
+        "works", "unclear", "does not"
+    ]  # fmt: skip
+    return Table(
+        title=f"Which encoding when: seeds that generalise to every split, suite "
+        f"{found.suite.title}",
+        columns=["need (task)", *heads],
+        words=4,
+        rows=[[Cell(_label(need.task)), *map(Cell, _cells(need))] for need in needs(found, tasks)],
+    )
+
+
+def _label(task: str) -> str:
+    words = NEEDS.get(task, task)
+    return words if task == words else f"{words} ({task})"
+
+
+def _cells(need: Need) -> list[str]:
+    first, *second = need.counts
+    alone = need.counts[first]
+    named = partial(_named, yours=need.yours)
+    if not second:
+        works, some, fails = (
+            [e for e in alone if need.of(first, e) is kind] for kind in (True, None, False)
+        )
+        return [named(alone, works), named(alone, some), named(alone, fails, failing=True)]
+    other = need.counts[second[0]]
+    works = [e for e in alone if need.of(first, e)]
+    gained = [e for e in other if need.of(second[0], e) and not need.of(first, e)]
+    lost = [e for e in works if need.of(second[0], e) is False]
+    fails = [e for e in other if need.of(second[0], e) is need.of(first, e) is False]
+    only = named(other, gained, lost)
+    return [named(alone, works), only, named(other, fails, failing=True)]
+
+
+def _named(
+    counts: Mapping[str, Count],
+    entries: Sequence[str],
+    lost: Sequence[str] = (),
+    failing: bool = False,
+    yours: Collection[str] = (),
+) -> str:
+    """``path 20/20, fox 17/20, +2``: as many as the cell has room for, the reader's first, then
+    those with the clearest counts, of failing ones rope; before them ``not cope 0/8`` for those
+    that are lost."""
+
+    def rank(entry: str) -> tuple[bool, bool, float]:
+        low, high = wilson(*counts[entry])
+        return entry not in yours, failing and entry != BASELINE, high if failing else -low
+
+    named = {f"not {entry}": entry for entry in lost}
+    named |= {f"{e} (yours)" if e in yours else e: e for e in sorted(entries, key=rank)}
+    names = [f"{name} {counts[entry][0]}/{counts[entry][1]}" for name, entry in named.items()]
+    for shown in range(len(names), 0, -1):
+        more = [f"+{len(names) - shown}"] if shown < len(names) else []
+        text = ", ".join([*names[:shown], *more])
+        if len(text) <= WIDTH or shown == 1:
+            return text
+    return "-"
+
+
+def headline(found: Scores, tasks: Sequence[str]) -> str:
+    """What works on most tasks, in a sentence."""
+    made = needs(found, tasks)
+    best: list[str] = []
+    for column in made[0].counts if made else ():
+        wins = Counter(e for need in made for e in need.counts[column] if need.of(column, e))
+        if wins:
+            entry, n = wins.most_common(1)[0]
+            of = f"{n} of {counted(len(made), 'task')}"
+            best.append(f"{entry}{f' with {column}' if best else ''} ({of})")
+    if not best:
+        return "No run is scored yet." if not made else "No entry works on any task."
+    return f"Works on most tasks: {'; '.join(best)}."
+
+
+def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
+    """Five sentences: what a row means, and what it does not show; none without scores."""
+    if not needs(found, tasks):
+        return []
+    suite = found.suite
+    runs = found.rows.filter("counts", pl.col("task").is_in(tasks)).unique("run_id")
+    unknown = f"{runs['processor'].null_count()} of {len(runs)}"
+    sizes = dict(word.removeprefix("model.").partition("=")[::2] for word in suite.model)
+    size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
+    least, tuned = at_ends(found, tasks)
+    return [
+        "Works: the 95 % interval of k/n lies above 50 %; does not, or neither: it lies below.",
+        f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
+        order_sentence(found, tasks),
+        f"{least} of {tuned} tuned learning rates lie at an end of the grid: a better one may lie "
+        "beyond.",
+        f"On another processor single seeds differ; {unknown} scored runs have none recorded.",
+    ]

@@ -1,0 +1,296 @@
+"""model.conv: the convolution of the token embeddings, or of queries, keys and values."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from program import Here, assert_refused, ran, tiny
+from small_models import MODELS, config, small, two_parts
+from torch import Tensor, nn
+
+from docs import facts
+from pe_lab.cli.train import checked_jobs
+from pe_lab.config.schema import plain as as_mapping
+from pe_lab.diagnosis.answers import asked, predicted
+from pe_lab.diagnosis.diagnose import diagnose, plain_model
+from pe_lab.diagnosis.interventions import without_conv
+from pe_lab.evaluation.contract import models
+from pe_lab.evaluation.contract.base import in_pieces, loss, sequential
+from pe_lab.evaluation.contract.models import LENGTH, PLACE, SEPARATOR, VOCAB, tokens
+from pe_lab.evaluation.contract.suite import OF_A_MODEL
+from pe_lab.experiment.load_run import load
+from pe_lab.kernels import dispatch
+from pe_lab.models.attention import MultiHeadAttention
+from pe_lab.models.base import Model, Vocabulary
+from pe_lab.models.conv import AttentionConvKeys, CausalConv
+from pe_lab.models.encoder_decoder import EncoderLayer
+from pe_lab.models.gau import SharedKeyAttention
+from pe_lab.store.run_id import identity
+from pe_lab.training.measure import generate
+from pe_lab.training.plan import build_encodings
+
+PLACES = [
+    (name, place)
+    for name in MODELS
+    for place in ("embedding", "qkv")
+    if place == "embedding" or isinstance(config(name), AttentionConvKeys)
+]
+each_place = pytest.mark.parametrize(("name", "place"), PLACES)
+POS = sequential(LENGTH)
+
+
+def keys(name: str, place: str, kernel: int = 3) -> dict[str, Any]:
+    found: dict[str, Any] = {"conv": kernel, "conv_at": place}
+    return {key: found[key] for key in found.keys() & small(name).keys()}
+
+
+def convolved(name: str, place: str, kernel: int = 3, pe: str = "none") -> Model:
+    model = models.built(small(name), facts.section(pe), **keys(name, place, kernel))
+    assert model is not None
+    return model
+
+
+def by_hand(x_BTE: Tensor, filter_NE: Tensor) -> Tensor:
+    """The sum of the docstring, token by token."""
+    n, t = len(filter_NE), x_BTE.shape[1]
+    rows = []
+    for row in x_BTE:
+        out = []
+        for i in range(t):
+            total = row[i]
+            for back in range(min(n, i + 1)):
+                total = total + filter_NE[n - 1 - back] * row[i - back]
+            out.append(total)
+        rows.append(torch.stack(out))
+    return torch.stack(rows)
+
+
+class ByHand(nn.Module):
+    """A module whose output is convolved by hand."""
+
+    def __init__(self, inner: nn.Module, filter_NE: Tensor) -> None:
+        super().__init__()
+        self.inner, self.filter = inner, filter_NE
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return by_hand(self.inner(*args), self.filter)
+
+
+def reference(model: Model, name: str, place: str) -> Model:
+    """The model without the key, with the parameters of ``model``, convolved by hand."""
+    made = models.built(small(name), fast=False)
+    assert made is not None
+    state = model.state_dict()
+    filters = {key: nn.Parameter(state.pop(key)) for key in list(state) if key.endswith(".filter")}
+    made.load_state_dict(state)
+    if place == "embedding":
+        (only,) = filters.values()
+        made.tokens = ByHand(made.tokens, only)  # type: ignore[assignment]
+    for path, module in list(made.named_modules()):
+        of = {key.split(".")[-2]: f for key, f in filters.items() if key.startswith(f"{path}.")}
+        if place == "qkv" and isinstance(module, EncoderLayer):
+            module.attention.q = ByHand(module.attention.q, of["conv_q"])  # type: ignore[assignment]
+            module.attention.kv = ByHand(module.attention.kv, of["conv_kv"])  # type: ignore[assignment]
+        elif place == "qkv" and isinstance(module, MultiHeadAttention):
+            module.qkv = ByHand(module.qkv, of["conv"])  # type: ignore[assignment]
+        elif place == "qkv" and isinstance(module, SharedKeyAttention):
+            module.project = partial(heads_by_hand, module.project, of["conv"])  # type: ignore[method-assign]
+    made.filters = nn.ParameterList(filters.values())  # type: ignore[assignment]
+    return made
+
+
+def heads_by_hand(
+    project: Callable[..., tuple[Tensor, ...]], filter_NE: Tensor, *args: Any
+) -> tuple[Tensor, ...]:
+    parts = project(*args)
+    columns = filter_NE.split([part.shape[-1] for part in parts], -1)
+    return tuple(
+        by_hand(part.squeeze(1), column)[:, None]
+        for part, column in zip(parts, columns, strict=True)
+    )
+
+
+@each_place
+def test_states_and_gradients_in_loops(name: str, place: str, float64: None) -> None:
+    model = convolved(name, place).eval()
+    expected = reference(model, name, place).eval()
+    found, wanted = (m(tokens(), POS) for m in (model, expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+    torch.autograd.backward([loss(found), loss(wanted)])
+    grads = [p.grad for key, p in model.named_parameters() if key.endswith(".filter")]
+    for mine, theirs in zip(grads, expected.filters, strict=True):  # type: ignore[arg-type]
+        assert theirs.grad.abs().min() > 1e-9
+        torch.testing.assert_close(mine, theirs.grad, rtol=1e-8, atol=1e-10)
+    others = dict(expected.named_parameters())
+    for key, mine in model.named_parameters():
+        theirs = others.get(key, others.get(key.replace("tokens.", "tokens.inner.")))
+        if theirs is not None and mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-8, atol=1e-10)
+
+
+CHECKS = {key: check for key, check in OF_A_MODEL.items() if key != "state_dict round trip"}
+
+
+@each_place
+@pytest.mark.parametrize("check", list(CHECKS.values())[:-2], ids=list(CHECKS)[:-2])
+def test_what_pe_lab_check_holds(
+    name: str, place: str, check: Callable[..., str], float64: None
+) -> None:
+    """Causality, gradients, scored positions, half precision, the cache and the kernels."""
+    check(small(name) | keys(name, place))
+
+
+@each_place
+def test_no_token_reads_further_back_than_the_kernel(name: str, place: str, float64: None) -> None:
+    """One filter of one layer, by itself."""
+    conv = next(m for m in convolved(name, place).modules() if isinstance(m, CausalConv))
+    x = torch.randn(1, 9, conv.filter.shape[1], requires_grad=True)
+    for i in range(9):
+        (g,) = torch.autograd.grad(conv(x)[0, i].sum(), [x])
+        assert g[0].abs().amax(-1).nonzero().flatten().tolist() == list(range(max(0, i - 2), i + 1))
+
+
+@each_place
+@pytest.mark.parametrize("pe", ["none", "learned"])
+def test_decoding_from_the_first_token(name: str, place: str, pe: str, float64: None) -> None:
+    """A kernel longer than what is decoded first, and than each later piece."""
+    model = models.built(small(name), facts.section(pe), **keys(name, place, 6))
+    assert model is not None
+    whole = model.eval()(tokens(), POS)
+    for pieces in [(PLACE + 1,)] if two_parts(name) else [(1,), (3, 2), (PLACE, 7)]:
+        torch.testing.assert_close(
+            in_pieces(model, tokens(), POS, *pieces), whole, rtol=1e-11, atol=1e-11
+        )
+
+
+@each_place
+def test_generating_reads_as_a_whole_pass_does(name: str, place: str, float64: None) -> None:
+    model, seen, n = convolved(name, place).eval(), tokens()[:, : PLACE + 1], 5
+    generated = generate(model, seen, POS[:, : PLACE + n], n)
+    for _ in range(n):
+        hidden = model(seen, POS[:, : seen.shape[1]])
+        seen = torch.cat((seen, model.unembed(hidden[:, -1]).argmax(-1, keepdim=True)), 1)
+    assert torch.equal(generated, seen[:, PLACE + 1 :])
+
+
+@pytest.mark.parametrize(("name", "place"), [pair for pair in PLACES if two_parts(pair[0])])
+def test_padded_rows_are_convolved_each_by_itself(name: str, place: str, float64: None) -> None:
+    """Rows whose input parts differ in length, in a batch and alone."""
+    model, seen = convolved(name, place).eval(), tokens(3)
+    seen[:, PLACE] = 1
+    for row, at in enumerate((2, 7, 4)):
+        seen[row, at] = SEPARATOR
+    together = model(seen, POS)
+    for row in range(3):
+        alone = model(seen[row : row + 1], POS)
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-12, atol=1e-12)
+
+
+@each_place
+def test_it_starts_as_the_model_without_it(name: str, place: str, float64: None) -> None:
+    made = []
+    for changes in (keys(name, place), {}):
+        cfg = config(name, **changes)
+        torch.manual_seed(0)
+        encodings = build_encodings(facts.section("none"), cfg.dims(VOCAB, LENGTH, LENGTH))
+        made.append(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings))
+    with_it, without = (model(tokens(), POS) for model in made)
+    assert torch.equal(with_it, without)
+    # And learns in the first step.
+    loss(with_it).backward()  # type: ignore[no-untyped-call]
+    filters = [m.filter for m in made[0].modules() if isinstance(m, CausalConv)]
+    assert all(f.grad is not None and f.grad.abs().min() > 0 for f in filters)
+
+
+@pytest.mark.parametrize("pe", ["alibi", "cope", "dape", "fox", "path", "stick_breaking"])
+@pytest.mark.parametrize("place", ["embedding", "qkv"])
+def test_kernels_serve(pe: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer is computed by the kernel it has without the key."""
+    served: list[str] = []
+
+    def attend(request: Any) -> Tensor | None:
+        out = real(request)
+        served.append(f"{type(request).__name__} {out is not None}")
+        return out
+
+    real = dispatch.attend
+    monkeypatch.setattr(dispatch, "attend", attend)
+    found = []
+    for changes in ({}, {"conv": 3, "conv_at": place}):
+        served.clear()
+        model = models.built(small("transformer"), facts.section(pe), **changes)
+        assert model is not None
+        model(tokens(), POS)
+        found.append(list(served))
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+    assert all(each.endswith("True") for each in found[0])
+
+
+@pytest.mark.parametrize("conv", [1, 3])
+def test_the_kernel_of_path_serves_without_its_own_filter(
+    conv: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outs: list[Tensor | None] = []
+    real = dispatch.attend
+    monkeypatch.setattr(dispatch, "attend", lambda request: outs.append(real(request)) or outs[-1])
+    section = facts.section("path") | {"conv": conv}
+    model = models.built(small("transformer"), section, conv=3)
+    assert model is not None
+    model(tokens(), POS)
+    assert len(outs) == 2
+    assert all(out is not None for out in outs)
+
+
+def test_runs_made_before_keep_their_identity() -> None:
+    for name in MODELS:
+        words = [w for w in tiny(f"model={name}", "task=copy", "pe=none") if "model." not in w]
+        (now,), (other,) = (checked_jobs([*words, *more]) for more in ([], ["model.conv=3"]))
+        recorded = as_mapping(now)
+        before = {k: v for k, v in recorded["model"].items() if not k.startswith("conv")}
+        assert identity(recorded) == identity({**recorded, "model": before})
+        assert identity(as_mapping(other)) != identity(recorded)
+    found = {
+        identity(as_mapping(checked_jobs(tiny("model.conv=3", f"model.conv_at={place}"))[0]))
+        for place in ("embedding", "qkv")
+    }
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["model.conv=1"], ["model.conv=1", "at least 2"]),
+        (["model.conv=17"], ["task=flipflop", "15 tokens", "model.conv=17", "to 15 or less"]),
+        (["model.conv_at=embedding"], ["conv_at=embedding", "conv=null", "set conv=3"]),
+        (["model.conv=3", "model.conv_at=mlp"], ["model.conv_at=mlp", "embedding", "qkv"]),
+        (["model=lstm", "model.conv=3", "model.conv_at=qkv"], ["model.conv_at"]),
+        (
+            ["model=seq2seq", "task=copy", "model.conv=99"],
+            ["task=copy", "model.conv=99", "or less"],
+        ),
+    ],
+)
+def test_refused(here: Here, words: list[str], parts: list[str]) -> None:
+    given = [w for w in tiny(*words) if "n_heads" not in w or "model=" not in str(words)]
+    assert_refused(here(*given), *parts)
+
+
+def test_why_measures_the_model_without_it(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ran(tmp_path_factory, tiny("pe=alibi", "model.conv=3", "train.lr=0.1"))
+    monkeypatch.chdir(folder)
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    model = plain_model(run)
+    questions = asked(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
+    plain = predicted(model, questions)
+    with without_conv(model):
+        without = predicted(model, questions)
+    assert not torch.allclose(without, plain, atol=1e-3)
+    assert torch.equal(predicted(model, questions), plain)
+    row = diagnose(run, "long_x4").by_name["without model.conv"]
+    wrong = without.argmax(-1).numpy() != questions.target
+    assert (row.kind, row.value) == ("part", wrong.mean())

@@ -1,0 +1,329 @@
+"""``pe_lab.hf``: encodings in models of transformers, on random tiny ones."""
+
+import copy
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from program import ENCODINGS, ROOT
+from torch import Tensor
+
+from docs import facts
+from pe_lab.common.errors import UsageError
+from pe_lab.models.transformer import Transformer, TransformerConfig
+
+transformers = pytest.importorskip("transformers", reason="of the extra `hf`")
+
+from pe_lab import hf  # noqa: E402
+
+LENGTH = 14
+SIZES: dict[str, Any] = {
+    "vocab_size": facts.VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    # Ten times theirs: what an encoding adds would vanish beside tiny weights.
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 5},
+    "qwen3": {"head_dim": 16},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 8, "attn_logit_softcapping": None, "sliding_window": 5},
+    "gemma3_text": {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 7},
+}
+
+
+def plain(family: str = "llama", **changes: Any) -> Any:
+    """A random model of transformers, its keys in groups of two heads where it can."""
+    torch.manual_seed(0)
+    keys = {**SIZES, "num_key_value_heads": 2, **OF_FAMILY.get(family, {}), **changes}
+    if family == "gpt2":
+        keys.pop("num_key_value_heads")
+    config = transformers.AutoConfig.for_model(family, **keys)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def encoded(pe: str, family: str = "llama", **changes: Any) -> Any:
+    """The same with an encoding, moved from its start."""
+    keys = changes.pop("keys", {})
+    model = hf.attach(plain(family, **changes), pe, train_len=16, max_len=24, **keys)
+    with torch.no_grad():
+        facts.move(encodings(model))
+    return model
+
+
+def layers(model: Any) -> list[Any]:
+    return [hf.bridge.encoded(layer) for layer in hf.bridge.decoder_layers(model.base_model)]
+
+
+def encodings(model: Any) -> list[Any]:
+    return [layer.encoding for layer in layers(model)]
+
+
+def tokens(b: int = 2, t: int = LENGTH) -> Tensor:
+    return torch.randint(1, facts.VOCAB, (b, t), generator=torch.Generator().manual_seed(1))
+
+
+def whole(model: Any, ids: Tensor, **more: Any) -> Tensor:
+    logits: Tensor = model(ids, use_cache=False, **more).logits
+    return logits
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def check(model: Any) -> None:
+    """No look at the future, and decoding equals the whole pass."""
+    ids = tokens()
+    expected, other = whole(model, ids), ids.clone()
+    other[:, 9:] = other[:, 9:] % (facts.VOCAB - 1) + 1
+    changed = whole(model, other)
+    close(changed[:, :9], expected[:, :9])
+    assert not torch.allclose(changed[:, 9:], expected[:, 9:], atol=1e-3)
+    if any(encoding.whole_sequence for encoding in encodings(model)):
+        with pytest.raises(UsageError, match="call generate with use_cache=False"):
+            model(ids[:, 5:], cache=model(ids[:, :5], use_cache=True).cache)
+        return
+    cache, pieces = None, []
+    for a, b in pairwise([0, 5, 6, 7, LENGTH]):
+        out = model(ids[:, a:b], cache=cache, use_cache=True)
+        cache = out.cache
+        pieces.append(out.logits)
+    close(torch.cat(pieces, 1), expected)
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@torch.no_grad()
+def test_decodes_and_looks_back_only(pe: str) -> None:
+    check(encoded(pe))
+
+
+@pytest.mark.parametrize("pe", ["path", "learned", "tape", "floater"])
+@pytest.mark.parametrize("family", [family for family in hf.FAMILIES if family != "llama"])
+@torch.no_grad()
+def test_every_family(family: str, pe: str) -> None:
+    model = encoded(pe, family, keys={"blocks": "all"} if pe == "floater" else {})
+    check(model)
+    ids = tokens(1, 6)
+    out = model.generate(ids, max_new_tokens=8, do_sample=False)
+    expected = whole(model, out[:, :-1])[0, 5:].argmax(-1)
+    assert out[0, 6:].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@torch.no_grad()
+def test_equals_the_model_of_pe_lab(pe: str) -> None:
+    eps = torch.finfo(torch.float32).eps
+    model = encoded(pe, num_key_value_heads=4, rms_norm_eps=eps)
+    sizes = {"d_model": 32, "n_heads": 4, "d_ff": 48, "norm": "rmsnorm", "activation": "swiglu"}
+    cfg = TransformerConfig(**{**vars(facts.small_model()), **sizes})
+    own = Transformer(cfg, facts.VOCAB, encodings(model)).eval()
+    own.tokens.weight.copy_(model.model.embed_tokens.weight)
+    own.norm.weight.copy_(model.model.norm.weight)
+    own.head.weight.copy_(model.lm_head.weight)
+    for block, layer in zip(own.blocks, model.model.layers, strict=True):
+        attention, ff = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        for linear, weights in (
+            (block.attention.qkv, projections),
+            (block.attention.out, (attention.o_proj,)),
+            (block.ff.up, (ff.gate_proj, ff.up_proj)),
+            (block.ff.out, (ff.down_proj,)),
+        ):
+            linear.weight.copy_(torch.cat([one.weight for one in weights]))
+            linear.bias.zero_()
+        block.norm_attention.weight.copy_(layer.input_layernorm.weight)
+        block.norm_ff.weight.copy_(layer.post_attention_layernorm.weight)
+    ids = tokens()
+    close(whole(model, ids), own.unembed(own(ids, torch.arange(LENGTH)[None])))
+
+
+@torch.no_grad()
+def test_rope_is_theirs_and_none_is_without_position() -> None:
+    for family in ("llama", "mistral", "qwen3", "gemma", "gemma2", "smollm3"):
+        theirs = plain(family)
+        theta = theirs.config.rope_parameters["rope_theta"]
+        ours = hf.attach(plain(family), "rope", train_len=16, pairing="half", base=theta)
+        close(whole(ours, tokens()), whole(theirs, tokens()))
+        nope = hf.attach(plain(family), "none", train_len=16)
+        assert not torch.allclose(whole(nope, tokens()), whole(theirs, tokens()), atol=1e-3)
+    theirs = plain("gpt2")
+    with_table = hf.attach(plain("gpt2"), "learned", train_len=16)
+    encodings(with_table)[0].table.copy_(theirs.transformer.wpe.weight[:16])
+    close(whole(with_table, tokens()), whole(theirs, tokens()))
+
+
+@pytest.mark.parametrize("pe", ["path", "cope", "conv", "dape", "t5"])
+@torch.no_grad()
+def test_padding_is_not_seen(pe: str) -> None:
+    model, ids = encoded(pe), tokens()
+    expected = whole(model, ids)
+    before = torch.cat([torch.zeros(2, 3, dtype=torch.long), ids[:, : LENGTH - 3]], 1)
+    before[1], mask = ids[1], torch.ones(2, LENGTH, dtype=torch.long)
+    mask[0, :3] = 0
+    pos = (mask.cumsum(1) - 1).clamp(min=0)
+    found = whole(model, before, attention_mask=mask, position_ids=pos)
+    close(found[0, 3:], expected[0, :-3])
+    close(found[1], expected[1])
+    out = model.generate(before, attention_mask=mask, max_new_tokens=4, do_sample=False)
+    alone = model.generate(ids[:1, :-3], max_new_tokens=4, do_sample=False)
+    assert out[0, LENGTH:].tolist() == alone[0, -4:].tolist()
+    after = ids.clone()
+    after[:, 9:] = 0
+    found = whole(model, after, attention_mask=(after != 0).long())
+    close(found[:, :9], expected[:, :9])
+
+
+@torch.no_grad()
+def test_beams_take_the_inputs_with_them() -> None:
+    model, ids = encoded("path"), tokens(1, 5)
+    keys = {"num_beams": 3, "max_new_tokens": 6, "do_sample": False, "early_stopping": False}
+    with_cache, without = (model.generate(ids, use_cache=use, **keys) for use in (True, False))
+    assert with_cache.tolist() == without.tolist()
+
+
+def round_trip(pe: str, folder: Path, **more: Any) -> None:
+    model = encoded(pe)
+    model.save_pretrained(folder)
+    assert transformers.AutoConfig.from_pretrained(folder).model_type == "pe_lab_llama"
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert torch.equal(whole(loaded, tokens()), whole(model, tokens()))
+    shared = [len({id(p) for p in one.parameters()}) for one in (model, loaded)]
+    assert shared[0] == shared[1]
+    assert not loaded.all_tied_weights_keys.keys() ^ model.all_tied_weights_keys.keys()
+
+
+@pytest.mark.parametrize("pe", ["path", "t5", "deberta", "learned", "combined"])
+@torch.no_grad()
+def test_saved_and_loaded(pe: str, tmp_path: Path) -> None:
+    round_trip(pe, tmp_path)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("pe", ENCODINGS)
+@torch.no_grad()
+def test_every_encoding_saved_and_loaded(pe: str, tmp_path: Path) -> None:
+    round_trip(pe, tmp_path)
+
+
+@torch.no_grad()
+def test_half_precision_and_copies(tmp_path: Path) -> None:
+    model = encoded("path")
+    expected, copies = whole(model, tokens()), [copy.deepcopy(model), pickle.dumps(model)]
+    next(encodings(model)[0].parameters()).zero_()
+    assert not torch.allclose(whole(model, tokens()), expected, atol=1e-3)
+    for one in (copies[0], pickle.loads(copies[1])):
+        assert torch.equal(whole(one, tokens()), expected)
+    half = copies[0].bfloat16()
+    half.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for one in (half, loaded):
+        assert one.lm_head.weight.dtype == torch.bfloat16
+        assert {p.dtype for layer in layers(one) for p in layer.parameters()} == {torch.float32}
+        rounded = whole(one, tokens()).float()
+        assert (rounded - expected).norm() < 0.05 * expected.norm()
+
+
+def test_gradients_reach_the_encoding() -> None:
+    for pe in ("path", "tape", "learned", "t5"):
+        found = []
+        for checkpointed in (False, True):
+            model, ids = encoded(pe).train(), tokens()
+            if checkpointed:
+                model.gradient_checkpointing_enable()
+                if pe == "tape":
+                    with pytest.raises(UsageError, match="gradient_checkpointing_disable"):
+                        model(ids)
+                    continue
+            model(ids, labels=ids).loss.backward()
+            own = {name: p.grad for name, p in model.named_parameters() if "pe_lab" in name}
+            assert own
+            assert all(grad is not None and grad.abs().sum() > 0 for grad in own.values())
+            found.append(own)
+        if len(found) == 2:
+            assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in own)
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec((ROOT / "docs" / "modules.md").read_text().split("```python\n")[-1].split("```")[0], names)
+    assert {type(one).__name__ for one in encodings(names["model"])} == {"PaTH"}
+
+
+@pytest.mark.extended
+def test_the_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="of the extra `hf`")
+    torch.manual_seed(0)
+    ids = torch.randint(1, 8, (640, 6)).repeat(1, 2)
+    data = [{"input_ids": row, "labels": row} for row in ids]
+    model = hf.attach(plain(), "path", train_len=12)
+    args = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=20, per_device_train_batch_size=32, learning_rate=1e-2,
+        logging_steps=1, save_steps=20, report_to="none", use_cpu=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(model=model, args=args, train_dataset=data)
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert len(losses) == 20
+    assert losses[-1] < 0.75 * losses[0]
+    saved = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-20")
+    assert torch.equal(whole(saved, ids[:2]), whole(model.eval(), ids[:2]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: encoded("coop"), "unknown encoding pe=coop: did you mean cope"),
+        (lambda: encoded("cope", keys={"npo": 3}), "pe.npo=3 is not a key of pe"),
+        (lambda: hf.attach(plain(), "rope", train_len=0), "train_len=0 is not allowed"),
+        (
+            lambda: hf.attach(encoded("rope"), "cope", train_len=8),
+            "has an encoding already, pe=rope",
+        ),
+        (lambda: hf.attach(plain().model, "cope", train_len=8), "LlamaModel takes no encoding"),
+        (lambda: hf.attach(torch.nn.Linear(1, 1), "cope", train_len=8), "Linear takes no encoding"),
+    ],
+)
+def test_refused_in_one_sentence(make: Any, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        make()
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@torch.no_grad()
+def test_refused_when_it_is_used() -> None:
+    model, ids = encoded("learned"), tokens()
+    with pytest.raises(UsageError, match="position 24 is beyond the 24"):
+        model(tokens(1, 25))
+    with pytest.raises(UsageError, match="give input_ids"):
+        model(inputs_embeds=torch.randn(1, 4, 32))
+    model = encoded("rope")
+    assert model(inputs_embeds=torch.randn(1, 4, 32)).logits.shape == (1, 4, facts.VOCAB)
+    with pytest.raises(UsageError, match="mask of pairs of tokens"):
+        model(ids, attention_mask=torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool))
+    with pytest.raises(UsageError, match="padding within a sequence"):
+        model(ids, attention_mask=torch.tensor([[1] * 5 + [0] + [1] * 8] * 2))
+    with pytest.raises(UsageError, match="positions that jump"):
+        model(ids, position_ids=torch.arange(7).repeat(2)[None], use_cache=False)
+    with pytest.raises(UsageError, match="cache of StaticLayer"):
+        model.generate(ids[:1, :4], max_new_tokens=2, cache_implementation="static")
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(UsageError, match="would leave the encoding out"):
+        model(ids)
+    capped = encoded("rope", "gemma2", attn_logit_softcapping=50.0)
+    with pytest.raises(UsageError, match=r"attn_logit_softcapping=50\.0"):
+        capped(ids)
+    with pytest.raises(UsageError, match="takes no padding before a sequence"):
+        encoded("tape")(ids, attention_mask=torch.tensor([[0] + [1] * 13] * 2))

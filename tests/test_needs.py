@@ -1,0 +1,123 @@
+"""The first screen of ``pe-lab leaderboard`` and its picture, of one and of two columns."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from html_page import values
+from leaderboard_runs import SUITE, rows, run
+
+from pe_lab.report.leaderboard import heat_map, threshold_chart
+from pe_lab.report.tables import NOT_RUN, UNLEARNED
+from pe_lab.results.leaderboard.families import entry_order, halves, most_evidence
+from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.presentation.needs import doubts, headline, needs_table, works
+from pe_lab.results.suite_file import Column
+
+TWO = replace(SUITE, columns={"alone": Column(), "conv": Column(words=("model.conv=3",))})
+
+
+def found(
+    counts: Mapping[str, tuple[int, int]], task: str = "flipflop", two: bool = True
+) -> Scores:
+    """Of each entry, k of n seeds that generalise to every split; those that do not reach half."""
+    n_splits = len(SUITE.tasks[task].generalises)
+    ran = [
+        run(entry, task, seed, [0.0, *[0.0 if seed < k or n_splits // 2 > at else 0.5
+                                       for at in range(n_splits)]])
+        for entry, (k, n) in counts.items()
+        for seed in range(n)
+    ]  # fmt: skip
+    return scores(TWO if two else SUITE, rows(*ran), rows())
+
+
+@pytest.mark.parametrize(
+    ("count", "verdict"),
+    [((8, 8), True), ((7, 8), True), ((6, 8), None), ((2, 8), None), ((1, 8), False),
+     ((4, 5), None), ((5, 5), True), ((0, 5), False), ((0, 3), None), (None, None)],
+)  # fmt: skip
+def test_what_works_is_by_wilsons_interval(
+    count: tuple[int, int] | None, verdict: bool | None
+) -> None:
+    assert works(count) is verdict
+
+
+def test_a_row_has_what_works_alone_only_with_the_second_column_and_in_neither() -> None:
+    table = needs_table(
+        found({
+            "path": (20, 20), "path+conv": (8, 8), "fox": (7, 8), "fox+conv": (1, 8),
+            "rope": (0, 8), "rope+conv": (8, 8), "alibi": (0, 8), "alibi+conv": (0, 8),
+            "t5": (0, 8), "cope": (4, 8), "cope+conv": (4, 8),
+        }),
+        ["flipflop", "sort"],
+    )  # fmt: skip
+    assert table.columns == ["need (task)", "works alone", "only with conv", "neither"]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["keep last write (flipflop)", "path 20/20, fox 7/8", "not fox 1/8, rope 8/8",
+         "alibi 0/8"],
+    ]  # fmt: skip
+
+
+def test_a_suite_of_one_column_has_what_works_what_partly_and_what_does_not() -> None:
+    counts = dict.fromkeys(("t5", "rope", "alibi"), (0, 20)) | {"path": (8, 8), "cope": (4, 8)}
+    one = found(counts, two=False)
+    table = needs_table(one, ["flipflop"])
+    assert table.columns == ["need (task)", "works", "unclear", "does not"]
+    (row,) = table.rows
+    assert [cell.text for cell in row[1:]] == ["path 8/8", "cope 4/8", "rope 0/20, +2"]
+    assert headline(one, ["flipflop"]) == "Works on most tasks: path (1 of 1 task)."
+    assert headline(found({"rope": (0, 8)}), ["flipflop"]) == "No entry works on any task."
+    assert headline(one, ["sort"]) == "No run is scored yet."
+
+
+def test_the_readers_entries_come_first() -> None:
+    ran = [
+        run(e, "flipflop", n, [0.0] * 7) for e in ("path", "mine", "mine+conv") for n in range(8)
+    ]
+    yours = rows(*(one for one in ran if one[0]["entry"] != "path"))
+    (row,) = needs_table(scores(TWO, rows(*ran[:8]), yours), ["flipflop"]).rows
+    assert row[1].text == "mine (yours) 8/8, +1"
+
+
+def test_five_sentences_of_doubt() -> None:
+    one = found({"path": (8, 8), "rope+conv": (8, 8)})
+    said = doubts(one, ["flipflop"])
+    assert len(said) == 5
+    assert "2 layers of width 64" in said[1]
+    assert said[2].startswith("First at half the stated thresholds: path 100, rope+conv 100; at")
+    assert "0 of 16 scored runs have none recorded" in said[4]
+    assert doubts(one, ["sort"]) == []
+
+
+def test_entries_of_all_columns_have_their_place() -> None:
+    ran = {"cope+conv": (8, 8), "lstm+conv": (8, 8), "mine+conv": (8, 8), "cope": (8, 8)}
+    one = found(ran)
+    listed, controls = entry_order(one, ["flipflop"])
+    assert listed[-1] == "mine+conv"
+    assert listed.index("cope") < listed.index("learned+conv") < listed.index("cope+conv")
+    assert controls == ["none", "lstm", "none+conv", "lstm+conv"]
+    assert halves(TWO, "cope+conv npos=8") == ("cope npos=8", "conv")
+    assert halves(SUITE, "cope npos=8") == ("cope npos=8", "alone")
+    assert most_evidence(one, ["flipflop"], listed, 1) == {"cope", "cope+conv"}
+
+
+def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
+    drawn = values(
+        heat_map(found({"path": (8, 8), "path+conv": (0, 8), "rope": (4, 8)}), ["flipflop"])
+    )
+    parts = {(row["row"].split()[0], row["part"]): row for row in drawn}
+    of_path = [parts["path", part] for part in ("alone", "conv")]
+    assert [(row["share"], row["text"], row["kind"]) for row in of_path] == [
+        (1.0, "100", ""), (0.5, "50", ""),
+    ]  # fmt: skip
+    assert parts["rope", "conv"]["kind"] == NOT_RUN
+    assert "path+conv" not in {row["row"] for row in drawn}
+    unlearned = scores(TWO, rows(*(run("path", "sort", n, [0.5] * 3) for n in range(4))), rows())
+    (grey,) = (row for row in values(heat_map(unlearned, ["sort"])) if row["kind"] == UNLEARNED)
+    assert (grey["row"].split()[0], grey["part"], grey["text"]) == ("path", "alone", "0°")
+
+
+def test_a_curve_has_the_column_of_its_entry() -> None:
+    drawn = values(threshold_chart(found({"path": (8, 8), "path+conv": (4, 8)}), ["flipflop"]).spec)
+    rates = {(row["entry"], row["part"]): row["rate"] for row in drawn if row.get("at") == 2}
+    assert rates == {("path", "alone"): 100, ("path", "conv"): 75}
