@@ -11,7 +11,12 @@ from leaderboard_runs import SUITE, rows, run
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_chart
 from pe_lab.report.tables import NOT_RUN, UNLEARNED
-from pe_lab.results.leaderboard.families import entry_order, halves, most_evidence
+from pe_lab.results.leaderboard.families import (
+    entry_order,
+    halves,
+    most_evidence,
+    with_column,
+)
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.needs import doubts, headline, needs_table, works
 from pe_lab.results.suite_file import Column
@@ -102,6 +107,13 @@ def test_entries_of_all_columns_have_their_place() -> None:
     assert halves(TWO, "cope+conv npos=8") == ("cope npos=8", "conv")
     assert halves(SUITE, "cope npos=8") == ("cope npos=8", "alone")
     assert most_evidence(one, ["flipflop"], listed, 1) == {"cope", "cope+conv"}
+
+
+def test_rows_have_the_column_of_their_entry() -> None:
+    one = found({"path": (2, 2), "path+conv": (1, 2)})
+    pairs = with_column(one.cells, TWO).select("entry", "column").unique().rows()
+    assert {*pairs} == {("path", "alone"), ("path+conv", "conv")}
+    assert "column" not in with_column(one.cells, SUITE).columns
 
 
 def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
