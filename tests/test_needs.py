@@ -1,5 +1,6 @@
 """The first screen of ``pe-lab leaderboard`` and its picture, of one and of two columns."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -7,9 +8,15 @@ import pytest
 from html_page import values
 from leaderboard_runs import SUITE, rows, run
 
+from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_chart
 from pe_lab.report.tables import NOT_RUN, UNLEARNED
-from pe_lab.results.leaderboard.families import entry_order, halves, most_evidence
+from pe_lab.results.leaderboard.families import (
+    entry_order,
+    halves,
+    most_evidence,
+    with_column,
+)
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.needs import doubts, headline, needs_table, works
 from pe_lab.results.suite_file import Column
@@ -94,30 +101,45 @@ def test_entries_of_all_columns_have_their_place() -> None:
     one = found(ran)
     listed, controls = entry_order(one, ["flipflop"])
     assert listed[-1] == "mine+conv"
-    assert listed.index("cope") < listed.index("learned+conv") < listed.index("cope+conv")
-    assert controls == ["none", "lstm", "none+conv", "lstm+conv"]
+    assert listed.index("cope") < listed.index("xpos") < listed.index("cope+conv")
+    assert "rope+conv" not in listed, "it is not run"
+    assert controls == ["none", "lstm", "lstm+conv"]
     assert halves(TWO, "cope+conv npos=8") == ("cope npos=8", "conv")
     assert halves(SUITE, "cope npos=8") == ("cope npos=8", "alone")
     assert most_evidence(one, ["flipflop"], listed, 1) == {"cope", "cope+conv"}
 
 
+def test_rows_have_the_column_of_their_entry() -> None:
+    one = found({"path": (2, 2), "path+conv": (1, 2)})
+    pairs = with_column(one.cells, TWO).select("entry", "column").unique().rows()
+    assert {*pairs} == {("path", "alone"), ("path+conv", "conv")}
+    assert "column" not in with_column(one.cells, SUITE).columns
+
+
 def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
-    drawn = values(
+    shown = values(
         heat_map(found({"path": (8, 8), "path+conv": (0, 8), "rope": (4, 8)}), ["flipflop"])
     )
-    parts = {(row["row"].split()[0], row["part"]): row for row in drawn}
+    parts = {(row["row"].split()[0], row["part"]): row for row in shown}
     of_path = [parts["path", part] for part in ("alone", "conv")]
     assert [(row["share"], row["text"], row["kind"]) for row in of_path] == [
         (1.0, "100", ""), (0.5, "50", ""),
     ]  # fmt: skip
     assert parts["rope", "conv"]["kind"] == NOT_RUN
-    assert "path+conv" not in {row["row"] for row in drawn}
+    assert "path+conv" not in {row["row"] for row in shown}
     unlearned = scores(TWO, rows(*(run("path", "sort", n, [0.5] * 3) for n in range(4))), rows())
     (grey,) = (row for row in values(heat_map(unlearned, ["sort"])) if row["kind"] == UNLEARNED)
     assert (grey["row"].split()[0], grey["part"], grey["text"]) == ("path", "alone", "0°")
 
 
+@pytest.mark.parametrize(("two", "width"), [(True, 38), (False, 76)])
+def test_a_part_is_drawn_with_its_width(two: bool, width: int) -> None:
+    svg = drawn(heat_map(found({"path": (8, 8), "rope": (0, 8)}, two=two), ["flipflop"]), "svg")
+    one = r'row: path[^;]*; part: alone[^>]*d="M[^h]*(h[^"]*)" fill="([^"]*)"'
+    assert re.findall(one, svg.decode()) == [(f"h{width}v26h-{width}Z", "rgb(8, 48, 107)")]
+
+
 def test_a_curve_has_the_column_of_its_entry() -> None:
-    drawn = values(threshold_chart(found({"path": (8, 8), "path+conv": (4, 8)}), ["flipflop"]).spec)
-    rates = {(row["entry"], row["part"]): row["rate"] for row in drawn if row.get("at") == 2}
+    shown = values(threshold_chart(found({"path": (8, 8), "path+conv": (4, 8)}), ["flipflop"]).spec)
+    rates = {(row["entry"], row["part"]): row["rate"] for row in shown if row.get("at") == 2}
     assert rates == {("path", "alone"): 100, ("path", "conv"): 75}

@@ -161,9 +161,9 @@ def heat_map(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -
         ),
     ]
     layers = alt.layer(*_halves(run, values, parts), data=alt.NamedData("rows"))
-    chart: Any = layers.properties(
-        width=alt.Step(76, **{"for": "position"}), height=alt.Step(26)
-    ).facet(column=alt.Column("group:N", sort=list(by), title=None), spacing=8)
+    chart: Any = layers.properties(width=alt.Step(76 // len(parts)), height=alt.Step(26)).facet(
+        column=alt.Column("group:N", sort=list(by), title=None), spacing=8
+    )
     title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
     spec = specification(chart.resolve_scale(x="independent").properties(title=title), values)
     axis = {"domain": False, "ticks": False, "labelFontSize": 12, "grid": False}
@@ -227,7 +227,7 @@ def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
         for limit in {*found.suite.tasks[task].generalises.values()}
         if limit <= THRESHOLDS[-1]
     ]
-    parts = list(dict.fromkeys(part for _, part in order.values()))
+    parts = [part for part in found.suite.columns if part in {one for _, one in order.values()}]
     named = list(dict.fromkeys(base for base, _ in order.values()))[: len(COLOURS)]
     layers = alt.layer(*_curves(named, parts), data=alt.NamedData("rows"))
     chart = layers.properties(width=165, height=110)
@@ -252,9 +252,9 @@ def _curves(named: Sequence[str], parts: Sequence[str]) -> list[alt.Chart]:
     rate = alt.Axis(title="success rate (%)", tickCount=3)
     y = alt.Y("rate:Q", scale=alt.Scale(domain=[0, 100]), axis=rate)
     colours = alt.Scale(domain=list(named), range=COLOURS)
-    colour = alt.Color("entry:N", scale=colours, legend=alt.Legend(title=None))
+    colour = alt.Color("entry:N", scale=colours, legend=alt.Legend(title="entry"))
     dashes = alt.Scale(domain=list(parts), range=[[1, 0], [4, 2]][: len(parts)])
-    legend = alt.Legend(title=None) if len(parts) > 1 else None
+    legend = alt.Legend(title="column") if len(parts) > 1 else None
     dash = alt.StrokeDash("part:N", scale=dashes, legend=legend)
     chosen = alt.FieldOneOfPredicate(field="entry", oneOf=list(named))
     base = alt.Chart()

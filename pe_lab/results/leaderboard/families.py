@@ -189,11 +189,13 @@ def by_family(suite: Suite, tasks: Iterable[str]) -> dict[str, list[str]]:
 
 
 def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The entries and the controls: those of the suite in its order, run or not, then others that
-    are tuned or scored."""
+    """The entries and the controls: those of the suite in its order, in its first column run or
+    not, then others that are tuned or scored."""
     suite = found.suite
     run = _begun(found).filter(pl.col("task").is_in(tasks))["entry"].unique()
-    known = [*suite.all_entries, *sorted({*run} - {*suite.all_entries})]
+    named = {e for e in suite.all_entries if suite.split(e)[1] == suite.first_column} | {*run}
+    known = [e for e in suite.all_entries if e in named]
+    known += sorted({*run} - {*known})
     controls = {e for e in known if halves(suite, e)[0] in ("none", *suite.controls)}
     return [e for e in known if e not in controls], [e for e in known if e in controls]
 
@@ -204,6 +206,16 @@ def halves(suite: Suite, entry: str) -> tuple[str, str]:
     name, *keys = entry.split(" ", 1)
     base, column = suite.split(name)
     return " ".join([base, *keys]), column
+
+
+def with_column(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
+    """The rows with the ``column`` of their entry, where the suite has several."""
+    if len(suite.columns) == 1:
+        return rows
+    entries = rows["entry"].unique()
+    columns = {entry: halves(suite, entry)[1] for entry in entries}
+    column = pl.col("entry").replace_strict(columns, return_dtype=pl.String)
+    return rows.with_columns(column=column)
 
 
 def compared_columns(suite: Suite) -> list[str]:
