@@ -783,6 +783,7 @@ def test_other_thresholds(here: Here, shipped: Path) -> None:
                 ("split", "view=across split=long_x4"),
                 ("sort", "view=across sort=recall"),
                 ("all", "to=a.html all=true"),
+                ("pe", "view=needs pe=rope"),
                 ("family", "to=a.parquet family=recall"),
                 ("view", "view=across format=csv"),
                 ("format", "to=a.html format=csv"),

@@ -75,6 +75,8 @@ def test_a_suite_of_one_column_has_what_works_what_partly_and_what_does_not() ->
     assert headline(one, ["flipflop"]) == "Works on most tasks: path (1 of 1 task)."
     assert headline(found({"rope": (0, 8)}), ["flipflop"]) == "No entry works on any task."
     assert headline(one, ["sort"]) == "No run is scored yet."
+    second = found({"rope": (0, 8), "rope+conv": (8, 8)})
+    assert headline(second, ["flipflop"]).endswith(": rope with conv (1 of 1 task).")
 
 
 def test_the_readers_entries_come_first() -> None:
@@ -127,6 +129,8 @@ def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
     ]  # fmt: skip
     assert parts["rope", "conv"]["kind"] == NOT_RUN
     assert "path+conv" not in {row["row"] for row in shown}
+    own = heat_map(found({"t5 buckets=8": (8, 8), "t5+conv buckets=8": (0, 8)}), ["flipflop"])
+    assert [row["text"] for row in values(own) if "=8" in row["row"]] == ["100", "50"]
     unlearned = scores(TWO, rows(*(run("path", "sort", n, [0.5] * 3) for n in range(4))), rows())
     (grey,) = (row for row in values(heat_map(unlearned, ["sort"])) if row["kind"] == UNLEARNED)
     assert (grey["row"].split()[0], grey["part"], grey["text"]) == ("path", "alone", "0°")

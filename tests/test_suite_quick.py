@@ -102,3 +102,4 @@ def test_an_own_encoding_ends_with_a_sentence_a_table_and_a_picture(
     assert "0/2, 0/2" in ended.out
     assert (tmp_path / "runs" / "suite-tiny.svg").read_text().startswith("<svg")
     assert "Most seeds" not in succeeded(here(*line, "pe=mine", "dry=true")).out
+    assert "Most seeds" in succeeded(here(*line, "pe=mine")).out, "the same command again"

@@ -334,6 +334,8 @@ def _check_together(options: LeaderboardOptions) -> None:
         why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
     elif options.view not in (None, "families"):
         without = ("split", "sort", "thresholds")
+        if options.view == "needs":
+            without = ("split", "sort", "pe", "all")
         why = f"view={options.view} shows {_OF_VIEW[options.view]}"
         if options.format in ("csv", "json"):
             without, why = ("view",), f"format={options.format} has a row for each cell, not a view"

@@ -154,12 +154,12 @@ def headline(found: Scores, tasks: Sequence[str]) -> str:
     """What works on most tasks, in a sentence."""
     made = needs(found, tasks)
     best: list[str] = []
-    for column in made[0].counts if made else ():
+    for at, column in enumerate(made[0].counts if made else ()):
         wins = Counter(e for need in made for e in need.counts[column] if need.of(column, e))
         if wins:
             entry, n = wins.most_common(1)[0]
             of = f"{n} of {counted(len(made), 'task')}"
-            best.append(f"{entry}{f' with {column}' if best else ''} ({of})")
+            best.append(f"{entry}{f' with {column}' if at else ''} ({of})")
     if not best:
         return "No run is scored yet." if not made else "No entry works on any task."
     return f"Works on most tasks: {'; '.join(best)}."
