@@ -98,7 +98,8 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**beside, **found}
 
 
-def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _refuse_parts(config: Mapping[str, Any]) -> None:
+    """ValueError where a part of a head, or some layers alone, rotate in a way that is not read."""
     for key in OTHERS:
         if config.get(key) is not None:
             raise ValueError(
@@ -112,6 +113,10 @@ def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             f"some layers of model_type={kind} do not rotate, which is not read: choose another "
             "model, or give pe=rope with model.layers={3: {encoded: false}}, .."
         )
+
+
+def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _refuse_parts(config)
     rope = rope_parameters(config)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in KEYS:
