@@ -72,9 +72,11 @@ def test_a_suite_of_one_column_has_what_works_what_partly_and_what_does_not() ->
     assert table.columns == ["need (task)", "works", "unclear", "does not"]
     (row,) = table.rows
     assert [cell.text for cell in row[1:]] == ["path 8/8", "cope 4/8", "rope 0/20, +2"]
-    assert headline(one, ["flipflop"]) == "Works on most tasks: path (1 of 1 task)."
+    assert headline(one, ["flipflop"]) == "Works on the most tasks: path (1 of 1 task)."
     assert headline(found({"rope": (0, 8)}), ["flipflop"]) == "No entry works on any task."
     assert headline(one, ["sort"]) == "No run is scored yet."
+    alike = found({"path": (8, 8), "rope": (8, 8), "t5": (0, 8)}, two=False)
+    assert headline(alike, ["flipflop"]).endswith(": rope and 1 more (1 of 1 task).")
     second = found({"rope": (0, 8), "rope+conv": (8, 8)})
     assert headline(second, ["flipflop"]).endswith(": rope with conv (1 of 1 task).")
 
@@ -96,6 +98,8 @@ def test_five_sentences_of_doubt() -> None:
     assert said[2].startswith("First at half the stated thresholds: path 100, rope+conv 100; at")
     assert "0 of 16 scored runs have none recorded" in said[4]
     assert doubts(one, ["sort"]) == []
+    apart = [run("path", "flipflop", 0, [0.0] * 7), run("rope", "sort", 0, [0.0] * 3)]
+    assert len(doubts(scores(SUITE, rows(*apart), rows()), ["flipflop", "sort"])) == 4
 
 
 def test_entries_of_all_columns_have_their_place() -> None:
