@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # In an uninstalled checkout (`python -m pe_lab`), pe_lab.tasks and pe_lab.conf are the
 # repository's own folders; an install maps them itself.

@@ -1,22 +1,34 @@
 """Fixtures."""
 
+import gc
 import logging
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hydra import version
 from hypothesis import HealthCheck, settings
 from program import Here, Outcome
 
 from pe_lab.cli.main import main
+from pe_lab.config.hydra_internals import ConfigLoaderImpl
 from pe_lab.kernels.cpu.build import cache_folder
 
 # Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)
+
+# Without a GPU torch would keep the stack of each call for one that may come: milliseconds each.
+if not torch.cuda.is_available():
+    torch.manual_seed = torch.default_generator.manual_seed
+
+# Few of the many objects that configurations are made of hold each other.
+gc.set_threshold(20_000)
 
 # On busy cores drawing examples is slow, which says nothing of the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,8 +43,30 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Undo what the previous test has set."""
+    """Undo what the previous test has set; hypothesis draws subnormal numbers."""
     torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick() -> Iterator[None]:
+    """Without the two that short runs spend most of their time on: waiting for the disk, and
+    composing the same words again, unless of a folder that a test may change (``--config-dir``).
+    """
+    compose, known = ConfigLoaderImpl.load_configuration, dict[str, Any]()
+
+    def composed(loader: ConfigLoaderImpl, **given: Any) -> Any:
+        words = f"{given} {loader.get_search_path()} {version.getbase()}"
+        if words not in known or "file:" in words:
+            known[words] = compose(loader, **given)
+        cfg = deepcopy(known[words])
+        cfg.hydra.runtime.cwd = str(Path.cwd())
+        return cfg
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigLoaderImpl, "load_configuration", composed)
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import ROOT, command
+from program import ROOT, working_in
 from report_runs import shared_runs
+
+from pe_lab.cli.main import main
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -35,7 +37,8 @@ Open = Callable[..., Any]
 def page_of(runs: Path, factory: pytest.TempPathFactory) -> str:
     """The address of a report of these runs."""
     out = factory.mktemp("page")
-    command("report", f"out={out}", cwd=runs.parent, status=0)
+    with working_in(runs.parent):
+        assert main(["report", f"out={out}"]) == 0
     ARTEFACTS.mkdir(exist_ok=True)
     return (out / "index.html").as_uri()
 
@@ -96,10 +99,6 @@ def open_task(page: Any, number: int = 1) -> Any:
         chart.scroll_into_view_if_needed()
         chart.locator("svg").first.wait_for()
     return task
-
-
-def screenshot(page: Any, name: str) -> None:
-    page.screenshot(path=ARTEFACTS / f"report-{name}.png", full_page=True)
 
 
 def rows(table: Any) -> list[str]:

@@ -3,12 +3,14 @@ with other encodings, seeds and errors."""
 
 import copy
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from html_page import Page
-from program import command, the_run, tiny, working_in
+from program import the_run, tiny, working_in
 
 from pe_lab.cli.main import main
 from pe_lab.store.run_folder import RunFolder
@@ -82,8 +84,9 @@ def text(runs: Path) -> str:
     """The page of these runs, made once a session."""
     out = runs.parent / "page"
     if not out.exists():
-        made = command("report", f"out={out}", cwd=runs.parent, status=0)
-        assert "32 finished, 1 failed, 1 not begun" in made.stdout
+        with working_in(runs.parent), redirect_stdout(StringIO()) as said:
+            assert main(["report", f"out={out}"]) == 0
+        assert "32 finished, 1 failed, 1 not begun" in said.getvalue()
     return (out / "index.html").read_text()
 
 

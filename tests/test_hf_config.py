@@ -130,6 +130,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 with"),
     ({"rope_parameters": {"full_attention": {}}, "text_config": {}}, "layers rotate differently"),
     ({"rotary_pct": 0.25}, "rotary_pct=0.25 is another way"),
+    ({"no_rope_layers": [1, 1, 1, 0]}, "some layers of model_type=llama do not rotate"),
+    ({"model_type": "cohere2"}, "some layers of model_type=cohere2 do not rotate"),
 ]
 
 

@@ -70,7 +70,6 @@ def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> N
     assert "Query 4, |, attends to y at 3 (1.00)." in two.inner_text()
     two.locator("[aria-label^='Map of gate']").click(position={"x": 40, "y": 8})
     sync_api.expect(two).to_contain_text("Query 0, x,")
-    ARTEFACTS.mkdir(exist_ok=True)
     shown.screenshot(path=ARTEFACTS / f"inspection-{scheme}.png", full_page=True)
     shown.close()
     assert messages == []

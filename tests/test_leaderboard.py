@@ -374,7 +374,7 @@ def test_the_entries_with_the_most_evidence(here: Here, shipped: Path) -> None:
 def test_what_was_found_is_the_first_line(here: Here, shipped: Path) -> None:
     first = "On recall, the highest success rate is that of cope."
     assert here("leaderboard", "view=families").out.splitlines()[0] == first
-    first = "Works on most tasks: cope (1 of 1 task)."
+    first = "Works on the most tasks: cope and 1 more (1 of 1 task)."
     assert here("leaderboard").out.splitlines()[0] == first
     assert json.loads(here("leaderboard", "format=json").out)["found"] == first
     both = [*on_recall("cope", 20, 0), *on_recall("rope", 20, 0)]
@@ -783,6 +783,7 @@ def test_other_thresholds(here: Here, shipped: Path) -> None:
                 ("split", "view=across split=long_x4"),
                 ("sort", "view=across sort=recall"),
                 ("all", "to=a.html all=true"),
+                ("pe", "view=needs pe=rope"),
                 ("family", "to=a.parquet family=recall"),
                 ("view", "view=across format=csv"),
                 ("format", "to=a.html format=csv"),

@@ -11,7 +11,12 @@ from leaderboard_runs import SUITE, rows, run
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_chart
 from pe_lab.report.tables import NOT_RUN, UNLEARNED
-from pe_lab.results.leaderboard.families import entry_order, halves, most_evidence
+from pe_lab.results.leaderboard.families import (
+    entry_order,
+    halves,
+    most_evidence,
+    with_column,
+)
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.needs import doubts, headline, needs_table, works
 from pe_lab.results.suite_file import Column
@@ -67,9 +72,13 @@ def test_a_suite_of_one_column_has_what_works_what_partly_and_what_does_not() ->
     assert table.columns == ["need (task)", "works", "unclear", "does not"]
     (row,) = table.rows
     assert [cell.text for cell in row[1:]] == ["path 8/8", "cope 4/8", "rope 0/20, +2"]
-    assert headline(one, ["flipflop"]) == "Works on most tasks: path (1 of 1 task)."
+    assert headline(one, ["flipflop"]) == "Works on the most tasks: path (1 of 1 task)."
     assert headline(found({"rope": (0, 8)}), ["flipflop"]) == "No entry works on any task."
     assert headline(one, ["sort"]) == "No run is scored yet."
+    alike = found({"path": (8, 8), "rope": (8, 8), "t5": (0, 8)}, two=False)
+    assert headline(alike, ["flipflop"]).endswith(": rope and 1 more (1 of 1 task).")
+    second = found({"rope": (0, 8), "rope+conv": (8, 8)})
+    assert headline(second, ["flipflop"]).endswith(": rope with conv (1 of 1 task).")
 
 
 def test_the_readers_entries_come_first() -> None:
@@ -89,6 +98,8 @@ def test_five_sentences_of_doubt() -> None:
     assert said[2].startswith("First at half the stated thresholds: path 100, rope+conv 100; at")
     assert "0 of 16 scored runs have none recorded" in said[4]
     assert doubts(one, ["sort"]) == []
+    apart = [run("path", "flipflop", 0, [0.0] * 7), run("rope", "sort", 0, [0.0] * 3)]
+    assert len(doubts(scores(SUITE, rows(*apart), rows()), ["flipflop", "sort"])) == 4
 
 
 def test_entries_of_all_columns_have_their_place() -> None:
@@ -104,6 +115,13 @@ def test_entries_of_all_columns_have_their_place() -> None:
     assert most_evidence(one, ["flipflop"], listed, 1) == {"cope", "cope+conv"}
 
 
+def test_rows_have_the_column_of_their_entry() -> None:
+    one = found({"path": (2, 2), "path+conv": (1, 2)})
+    pairs = with_column(one.cells, TWO).select("entry", "column").unique().rows()
+    assert {*pairs} == {("path", "alone"), ("path+conv", "conv")}
+    assert "column" not in with_column(one.cells, SUITE).columns
+
+
 def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
     shown = values(
         heat_map(found({"path": (8, 8), "path+conv": (0, 8), "rope": (4, 8)}), ["flipflop"])
@@ -115,6 +133,8 @@ def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
     ]  # fmt: skip
     assert parts["rope", "conv"]["kind"] == NOT_RUN
     assert "path+conv" not in {row["row"] for row in shown}
+    own = heat_map(found({"t5 buckets=8": (8, 8), "t5+conv buckets=8": (0, 8)}), ["flipflop"])
+    assert [row["text"] for row in values(own) if "=8" in row["row"]] == ["100", "50"]
     unlearned = scores(TWO, rows(*(run("path", "sort", n, [0.5] * 3) for n in range(4))), rows())
     (grey,) = (row for row in values(heat_map(unlearned, ["sort"])) if row["kind"] == UNLEARNED)
     assert (grey["row"].split()[0], grey["part"], grey["text"]) == ("path", "alone", "0°")

@@ -55,7 +55,7 @@ def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        (["list"], 1),
+        pytest.param(["list"], 1, marks=pytest.mark.extended),
         pytest.param(tiny("--cfg", "job"), 1, marks=pytest.mark.extended),
         (tiny("train.steps=30"), 0),
         pytest.param(["-m", *tiny("train.steps=2")], 0, marks=pytest.mark.extended),

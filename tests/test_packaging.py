@@ -19,6 +19,7 @@ from nbclient import NotebookClient
 from program import ROOT, Here, assert_has, the_run, tiny
 from rich.table import Table
 
+import pe_lab
 from benchmarks import __main__ as command
 from benchmarks.gauges import peak
 from benchmarks.listing import Listing
@@ -144,7 +145,14 @@ def test_the_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path, elsewhere
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
              "--no-deps", "--no-index", "--target", str(site), str(wheel)]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
-    assert_runs(elsewhere, site, [str(site / "bin" / "pe-lab")])
+    program = str(site / "bin" / "pe-lab")
+    assert_runs(elsewhere, site, [program])
+    # The version of the program, of the package and in what a run records.
+    assert wheel.name.startswith(f"pe_lab-{pe_lab.__version__}-")
+    said = bare(program, "--version", cwd=elsewhere, path=site)
+    assert said.stdout == f"pe-lab {pe_lab.__version__}\n"
+    (start,) = json.loads((the_run(elsewhere / "runs") / "environment.json").read_text())
+    assert start["versions"]["pe-lab"] == pe_lab.__version__
 
 
 @pytest.mark.extended

@@ -19,7 +19,6 @@ from pe_lab.results.suite import DEFAULT_THRESHOLD, load_suite, task_digest, thr
 from pe_lab.training.plan import build_task
 
 SUITE = load_suite("v1")
-DIGEST = "b49ebffb"
 
 
 def composed(task: str, entry: str, *words: str) -> dict[str, Any]:

@@ -101,6 +101,16 @@ def test_parts_that_are_not_there(here: Here, line: list[str]) -> None:
     assert_refused(here("suite", "v1", "part=2"), "part=2: ")
 
 
+def test_an_own_encoding_has_not_the_name_of_a_variant(
+    here: Here, line: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine" / "pe" / "alibi_published.yaml"
+    path.parent.mkdir()
+    path.write_text("_target_: mine.Mine\n")
+    said = "alibi_published is a variant of the suite tiny, which trains that and not this encoding"
+    assert_refused(here(*line, "dry=true"), said)
+
+
 def test_runs_are_known_by_their_column(here: Here, line: list[str], tmp_path: Path) -> None:
     """Those of the wider column have twice the steps, and both belong to their entry."""
     ended = succeeded(here(*line, "dry=true"))

@@ -2,22 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 from program import Here, the_run, tiny
 
 from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment import provenance
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Any:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.file import shipped_rows
+from pe_lab.results.leaderboard.scores import chosen_rates
 from pe_lab.results.leaderboard.tuning import FAILED, Measured, chosen_rate, next_runs
 from pe_lab.results.suite import TUNING, load_suite
 from pe_lab.results.suite_file import Protocol, Search
@@ -118,6 +119,20 @@ def test_a_choice_that_the_other_seed_moves_to_an_edge_is_no_end() -> None:
     assert runs[-1] == (0.001, 1000)
 
 
+def test_a_later_best_rate_gets_the_seeds_that_others_have() -> None:
+    """Else it would not be compared with them: 0.001 is tried last, and then none is near it."""
+    first = {0.0005: (0.5, 1.0), 0.001: (0.0, 0.1), 0.003: (0.01, 1.0), 0.006: (0.0, 1.0)}
+    first[0.012] = (0.5, 1.0)
+    second = {0.001: (0.0, 0.1), 0.003: (0.0, 1.0), 0.006: (0.4, 1.0)}
+
+    def result(rate: float, seed: int) -> Measured:
+        return first[rate] if seed == 1000 else second[rate]
+
+    chosen, runs = searched(protocol(), result)
+    assert chosen == 0.001
+    assert (0.001, 1001) in runs
+
+
 def test_failed_runs() -> None:
     """Where all of the first rates failed, the others are tried."""
     chosen, runs = searched(protocol(), lambda rate, _: FAILED if rate > 0.002 else (0.1, rate))
@@ -137,3 +152,20 @@ def test_without_a_search_all_rates_are_tried_on_all_seeds() -> None:
     chosen, runs = searched(of, lambda rate, _: (abs(rate - 0.012), 1.0))
     assert (chosen, len(runs)) == (0.012, 8)
     assert of.all_rates == of.rates
+
+
+def test_rates_that_a_search_ruled_out_count_as_tried() -> None:
+    """As tables mark entries that were tried at fewer rates than the protocol has."""
+
+    def tried(*rates: float) -> tuple[float, int]:
+        rows = pl.DataFrame(
+            {"lr": rates, "error": [0.3 if lr == 0.001 else 0.1 * lr for lr in rates]}
+        ).with_columns(
+            task=pl.lit("sort"), entry=pl.lit("cope"), seed=1000, split=pl.lit(IN_DOMAIN),
+            phase=pl.lit(TUNING), loss=pl.col("error") + 9 * (pl.col("lr") != 0.003),
+        )  # fmt: skip
+        ((_, _, chosen, count),) = chosen_rates(rows, protocol()).iter_rows()
+        return chosen, count
+
+    assert tried(0.003, 0.006) == (0.003, 0)
+    assert tried(0.001, 0.003, 0.006) == (0.003, len(RATES))

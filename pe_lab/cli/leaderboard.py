@@ -1,9 +1,8 @@
 """``pe-lab leaderboard``: the results of a suite that are shipped, and yours among them.
 
     pe-lab leaderboard                                 which encoding when: what works on each task
-    pe-lab leaderboard view=families                   success rate by family of tasks: the ten
-                                                       entries with the most evidence, and yours
-    pe-lab leaderboard all=true                        the same of all; pe=cope,mine: of these
+    pe-lab leaderboard view=families                   success rate by family of tasks, of the ten
+                                                       with the most runs; all=true; pe=cope,mine
     pe-lab leaderboard family=recall                   the tasks of a family, several by commas
     pe-lab leaderboard task=flipflop                   a column for each split; split=long_x4: these
     pe-lab leaderboard details=true                    also failures, tests, other phases, plans,
@@ -48,8 +47,7 @@ from pe_lab.common.output import counted
 from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import choices
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.families import SUITE, by_family, entry_order, most_evidence
+from pe_lab.results.leaderboard import families, file
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import Format, Table, print_tables
@@ -169,7 +167,7 @@ def _print(
         said = headline(found, tasks) if needed else conclusion(found, columns)
     tables = _tables(found, tasks, columns, shown, options)
     if options.format in ("csv", "json"):
-        rows = with_verdicts(rows, _why(found, here, tasks, options))
+        rows = families.with_column(with_verdicts(rows, _why(found, here, tasks, options)), suite)
     elif options.shown == "families" and options.model_fields_set & {"pe", "task", "family"}:
         below = verdict_table(_why(found, here, tasks, options), shown, options.split)
         tables += [below] if below.rows else []
@@ -190,13 +188,13 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
     Raises:
         UsageError: ``pe`` names no entry.
     """
-    listed, controls = entry_order(found, tasks)
+    listed, controls = families.entry_order(found, tasks)
     if options.pe is not None:
         known = [*listed, *controls]
         check_known("pe={}", options.pe, [*known, *(entry.split()[0] for entry in known)])
         return {e for e in known if e in options.pe or e.split()[0] in options.pe}
     every = options.all or options.shown == "needs"
-    return None if every else most_evidence(found, tasks, listed, SHOWN)
+    return None if every else families.most_evidence(found, tasks, listed, SHOWN)
 
 
 def _tables(
@@ -215,7 +213,7 @@ def _tables(
     if options.view == "across":
         return across_tables(found, tasks, shown)
     if options.view == "curve":
-        return [curve_table(found, tasks, shown)]
+        return [curve_table(found, tasks, shown)] if len(found.cells) else []
     made: list[Table | None] = []
     for task in tasks:
         if options.view == "tuning":
@@ -236,7 +234,8 @@ def _notes(
 ) -> list[str]:
     """Two lines: what the tables leave out, and how to see more. With ``details`` each thing that
     is left out has a line."""
-    doubted = doubts(found, tasks) if options.shown == "needs" else []
+    read = options.format not in ("csv", "json")
+    doubted = doubts(found, tasks) if options.shown == "needs" and read else []
     if options.details:
         notes = [*doubted, *overview_notes(found, columns)]
         if options.shown not in ("families", "needs"):
@@ -249,7 +248,7 @@ def _notes(
         f"{counted(failed, 'run')} failed" if failed else "",
         f"{len(here.versions)} of your entries mix versions" if here.versions else "",
     ]
-    listed, _ = entry_order(found, tasks)
+    listed, _ = families.entry_order(found, tasks)
     more = len({*found.cells.filter(pl.col("task").is_in(tasks))["entry"]} & {*listed} - shown) \
         if shown is not None else 0  # fmt: skip
     hints = [
@@ -270,9 +269,9 @@ def _tasks(suite: Suite, options: LeaderboardOptions) -> list[str]:
     Raises:
         UsageError: the suite has no such family, task or split, or not together.
     """
-    families = list(dict.fromkeys(task.family for task in suite.tasks.values()))
+    kinds = list(dict.fromkeys(task.family for task in suite.tasks.values()))
     splits = [s for task in suite.tasks.values() for s in (IN_DOMAIN, *task.generalises)]
-    wanted = {"family": families, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
+    wanted = {"family": kinds, "task": list(suite.tasks), "split": list(dict.fromkeys(splits))}
     for key, known in wanted.items():
         for value in getattr(options, key) or ():
             if key == "task" and value not in known and value in choices("task"):
@@ -310,7 +309,7 @@ def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dic
     """The tasks of each column of the overview."""
     if options.family is not None or options.task is not None:
         return {task: [task] for task in tasks}
-    return by_family(suite, tasks)
+    return families.by_family(suite, tasks)
 
 
 _OF_VIEW = {
@@ -335,6 +334,8 @@ def _check_together(options: LeaderboardOptions) -> None:
         why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
     elif options.view not in (None, "families"):
         without = ("split", "sort", "thresholds")
+        if options.view == "needs":
+            without = ("split", "sort", "pe", "all")
         why = f"view={options.view} shows {_OF_VIEW[options.view]}"
         if options.format in ("csv", "json"):
             without, why = ("view",), f"format={options.format} has a row for each cell, not a view"
@@ -353,7 +354,7 @@ def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> 
     if options.task is not None or options.split is not None:
         first = options.split or [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
         names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
-    check_known("sort={}", [options.sort], [*names, SUITE])
+    check_known("sort={}", [options.sort], [*names, families.SUITE])
 
 
 def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
@@ -366,7 +367,7 @@ def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
 def _write_page(
     path: Path, found: Scores, why: Verdicts, tasks: list[str], notes: list[str], command: str
 ) -> None:
-    # Imported here: scipy and the charts take a second.
+    # Imported here: the charts take a second.
     from pe_lab.report.leaderboard import leaderboard_page
 
     _write(path, leaderboard_page(found, tasks, why, notes, command).encode())

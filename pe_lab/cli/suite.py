@@ -117,6 +117,7 @@ def _close(suite: Suite, config_dir: str | None, runs_dir: str, names: Sequence[
     picture = Path(runs_dir) / f"suite-{suite.name}.svg"
     folder = [] if config_dir is None else ["--config-dir", config_dir]
     words = [f"suite={suite.name}", f"runs_dir={runs_dir}", f"to={picture}"]
+    picture.unlink(missing_ok=True)  # that of the last time
     leaderboard.show([*folder, *words])
 
 

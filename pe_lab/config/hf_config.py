@@ -13,6 +13,8 @@ INTERLEAVED = {
     "codegen", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium",
 }  # fmt: skip
 """The ``model_type`` of models that pair features 2m and 2m + 1; others pair m and m + D/2."""
+WINDOWED = {"cohere2", "exaone4", "flint"}
+"""The ``model_type`` of models that rotate in layers with a window alone."""
 KEYS = {
     "default": (),
     "linear": ("factor",),
@@ -96,13 +98,25 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**beside, **found}
 
 
-def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _refuse_parts(config: Mapping[str, Any]) -> None:
+    """ValueError where a part of a head, or some layers alone, rotate in a way that is not read."""
     for key in OTHERS:
         if config.get(key) is not None:
             raise ValueError(
                 f"{key}={json.dumps(config[key])} is another way to rotate a part of a head, which "
                 "is not read: choose another model"
             )
+    kind = config.get("model_type")
+    windowed = kind in WINDOWED and config.get("sliding_window", 1) is not None
+    if 0 in (config.get("no_rope_layers") or ()) or windowed:
+        raise ValueError(
+            f"some layers of model_type={kind} do not rotate, which is not read: choose another "
+            "model, or give pe=rope with model.layers={3: {encoded: false}}, .."
+        )
+
+
+def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _refuse_parts(config)
     rope = rope_parameters(config)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in KEYS:

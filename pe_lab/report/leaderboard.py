@@ -142,10 +142,11 @@ def heat_map(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -
         for several in entry_order(found, tasks)
     )
     entries = ordered(entries, rates_by(found, "generalises", by))
+    of_half = {halves(suite, entry): of for entry, of in rates.items()}
     values = []
     for entry, (family, of), part in product((*entries, *controls), by.items(), parts):
         name = display_name(found, entry, run) + (" (control)" if entry in controls else "")
-        rated = rates.get(suite.named(entry, part) or "", {})
+        rated = of_half.get((halves(suite, entry)[0], part), {})
         values += [
             {"row": name, "column": task, "group": family, "part": part, **_part(rated.get(task))}
             for task in of

@@ -177,17 +177,18 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
 
     Raises:
         UsageError: there is none, its yaml is not that of a suite, or an encoding of the folder
-            has the name of a control.
+            has the name of a control or a variant.
     """
     files = _files(folder)
     check_known("unknown suite {}", [name], files)
     suite = _loaded(name, files[name].absolute())
     for path in sorted(folder.glob("pe/*.yaml")) if folder else ():
-        if path.stem in suite.controls:
-            raise UsageError(
-                f"{path}: {path.stem} is a control of the suite {suite.name}, which trains that "
-                "and not this encoding: rename this file"
-            )
+        for kind, names in (("control", suite.controls), ("variant", suite.variants)):
+            if path.stem in names:
+                raise UsageError(
+                    f"{path}: {path.stem} is a {kind} of the suite {suite.name}, which trains that "
+                    "and not this encoding: rename this file"
+                )
     return suite
 
 

@@ -163,10 +163,9 @@ def multirun(
     ended: Exception | Interrupted | None = None
     if missing:
         sweep = Sweep(args, plans[0].config.runs_dir)
-        batch_size = sweep.cfg.hydra.sweeper.max_batch_size
         try:
             with sweep.running(), Progress(missing, len(jobs)).shown():
-                launch_all(missing, sweep.launch(jobs), batch_size)
+                launch_all(missing, sweep.launch(jobs), sweep.cfg.hydra.sweeper.max_batch_size)
         except (Exception, Interrupted) as error:
             ended = error
     outcomes = {job.number: job.outcome() for job in jobs}
@@ -177,17 +176,30 @@ def multirun(
         if (lowest := best(jobs, outcomes)) is not None:
             look_at(lowest.folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
-    if isinstance(ended, Interrupted):
-        console().print(f"stopped by a signal: run {again} to continue")
-        raise ended
     left = unfinished(counts)
-    if ended is not None:
-        reason = sentence(ended)
-        raise RunError(f"the launcher failed: {reason}; {left} of {all_jobs}") from ended
+    conclude(ended, again, f"; {left} of {all_jobs}")
     if left:
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
+
+
+def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") -> None:
+    """Raise what ended a sweep early, if anything did.
+
+    Args:
+        again: the command that continues.
+        left: how many jobs are not finished, after a failure of the launcher.
+
+    Raises:
+        Interrupted: a signal came.
+        RunError: the launcher failed.
+    """
+    if isinstance(ended, Interrupted):
+        console().print(f"stopped by a signal: run {again} to continue")
+        raise ended
+    if ended is not None:
+        raise RunError(f"the launcher failed: {sentence(ended)}{left}") from ended
 
 
 def _warn_once(missing: Sequence[tuple[Job, Plan]]) -> None:

@@ -1,22 +1,13 @@
-"""One thread, as two beside busy neighbours take many times as long; builds in a folder each."""
+"""Builds of kernels, in a folder each."""
 
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from builds import Place
 
 from pe_lab.kernels.cpu import build
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,17 +1,14 @@
 """float64 unless a test asks for less: agreement is then a matter of formulas, not of rounding."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+def exact(float64: None) -> None:
+    """In each test of this folder."""
 
 
 @pytest.hookimpl(wrapper=True)

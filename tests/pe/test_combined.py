@@ -74,6 +74,14 @@ def test_inputs_in_the_order_of_the_list() -> None:
     assert torch.equal(both.embed(x, seen, pos), expected)
 
 
+def test_a_part_may_add_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``bias`` and ``values`` may return None, which differs from layer to layer."""
+    monkeypatch.setattr("pe_lab.pe.t5.T5.bias", lambda *given: None)
+    given = inputs(width=8)
+    both, alone = (built(*names, n_layers=1)[0] for names in (["alibi", "t5"], ["alibi"]))
+    assert torch.equal(attend_by_hooks(both, *given), attend_by_hooks(alone, *given))
+
+
 def test_layers_of_a_part() -> None:
     encodings = built({"pe": "rope", "layers": [0, 2]}, {"pe": "t5", "layers": [1, 2]}, n_layers=4)
     hooks = [sorted(encoding.hooks()) for encoding in encodings]

@@ -8,18 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from pe_lab.config.schema import register_resolvers
 from pe_lab.core.task import Batch, Task
-
-
-@pytest.fixture(autouse=True)
-def subnormal_numbers() -> None:
-    """A run in the same process flushes them, and hypothesis draws them."""
-    torch.set_flush_denormal(False)
-
 
 CONF = Path(__file__).parents[2] / "conf"
 

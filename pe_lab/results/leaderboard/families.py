@@ -208,6 +208,16 @@ def halves(suite: Suite, entry: str) -> tuple[str, str]:
     return " ".join([base, *keys]), column
 
 
+def with_column(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
+    """The rows with the ``column`` of their entry, where the suite has several."""
+    if len(suite.columns) == 1:
+        return rows
+    entries = rows["entry"].unique()
+    columns = {entry: halves(suite, entry)[1] for entry in entries}
+    column = pl.col("entry").replace_strict(columns, return_dtype=pl.String)
+    return rows.with_columns(column=column)
+
+
 def compared_columns(suite: Suite) -> list[str]:
     """The columns that tables and pictures set beside each other: the first two."""
     return [*suite.columns][:2]

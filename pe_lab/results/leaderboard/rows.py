@@ -207,6 +207,7 @@ def _rows(
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
 
 
+ARCHITECTURES = ("x86_64", "aarch64", "arm64", "AMD64")
 MADE_WITH = ("revision", "torch", "machine", "processor", "python")
 """Columns that ``environment_of`` has."""
 
@@ -222,9 +223,10 @@ def environment_of(folder: Path) -> tuple[str | None, ...]:
         if revision:
             changed = (folder / f"git-{len(starts)}.diff").exists()
             revision = revision[:12] + ("+" if changed else "")
+        platform = str(start.get("platform", ""))
         parts = (
-            str(start.get("platform", "")).partition("-")[0],
-            _architecture(str(start.get("platform", ""))),
+            platform.partition("-")[0],
+            next((name for name in ARCHITECTURES if name in platform), ""),
             start.get("gpu") or start.get("cpu_capability"),
             f"{start['threads']} threads" if start.get("threads", 1) != 1 else "",
         )
@@ -232,8 +234,3 @@ def environment_of(folder: Path) -> tuple[str | None, ...]:
         python = start.get("python")
         return revision, start["versions"].get("torch"), machine, start.get("processor"), python
     return (None,) * 5
-
-
-def _architecture(platform: str) -> str:
-    known = ("x86_64", "aarch64", "arm64", "AMD64")
-    return next((name for name in known if name in platform), "")

@@ -205,34 +205,26 @@ def published_accuracy(row: Extrapolated, split: str) -> float | None:
 
 def extrapolation_tables(measured: Accuracies, task: str = "text") -> list[Table]:
     """The accuracies; of text beside Su's, and whether each order of his is found."""
-    if task == "text":
-        return [_beside_su(measured), _orders(measured)]
-    splits = SPLITS[task]
-    lines = [
-        [Cell(row.pe), *(Cell(_percent(measured[row.pe, split])) for split in splits)]
-        for row in extrapolated()
-    ]
-    caption = "mean ± standard deviation over seeds; no source has this table."
-    return [Table("accuracy in %", ["encoding", *splits.values()], 1, lines, caption)]
-
-
-def _beside_su(measured: Accuracies) -> Table:
-    columns = ["encoding"]
-    for name in TEXT.values():
-        columns += [name, "Su"]
+    splits, beside_su = SPLITS[task], task == "text"
+    columns, caption = ["encoding"], "no source has this table."
+    if beside_su:
+        caption = (
+            "Su: 100 M parameters trained at 512 tokens on another text with another vocabulary: "
+            "compare orders, not numbers."
+        )
+    for name in splits.values():
+        columns += [name, "Su"] if beside_su else [name]
     lines = []
     for row in extrapolated():
-        cells = [Cell(row.pe)]
-        for split in TEXT:
-            theirs = published_accuracy(row, split)
-            cells += [Cell(_percent(measured[row.pe, split]))]
-            cells += [Cell("-" if theirs is None else f"{theirs:.2f}")]
-        lines.append(cells)
-    caption = (
-        "mean ± standard deviation over seeds; Su: 100 M parameters trained at 512 tokens on "
-        "another text with another vocabulary: compare orders, not numbers."
-    )
-    return Table("accuracy in %", columns, 1, lines, caption)
+        cells = [row.pe]
+        for split in splits:
+            theirs = published_accuracy(row, split) if beside_su else None
+            cells.append(_percent(measured[row.pe, split]))
+            cells += ["-" if theirs is None else f"{theirs:.2f}"] if beside_su else []
+        lines.append([Cell(text) for text in cells])
+    caption = f"mean ± standard deviation over seeds; {caption}"
+    table = Table("accuracy in %", columns, 1, lines, caption)
+    return [table, _orders(measured)] if beside_su else [table]
 
 
 def _orders(measured: Accuracies) -> Table:

@@ -151,22 +151,25 @@ def _named(
 
 
 def headline(found: Scores, tasks: Sequence[str]) -> str:
-    """What works on most tasks, in a sentence."""
+    """What works on the most tasks, in a sentence."""
     made = needs(found, tasks)
     best: list[str] = []
-    for column in made[0].counts if made else ():
+    for at, column in enumerate(made[0].counts if made else ()):
         wins = Counter(e for need in made for e in need.counts[column] if need.of(column, e))
         if wins:
-            entry, n = wins.most_common(1)[0]
+            n = max(wins.values())
+            entry, *others = (entry for entry in wins if wins[entry] == n)
+            named = f"{entry}{f' and {len(others)} more' if others else ''}"
             of = f"{n} of {counted(len(made), 'task')}"
-            best.append(f"{entry}{f' with {column}' if best else ''} ({of})")
+            best.append(f"{named}{f' with {column}' if at else ''} ({of})")
     if not best:
         return "No run is scored yet." if not made else "No entry works on any task."
-    return f"Works on most tasks: {'; '.join(best)}."
+    return f"Works on the most tasks: {'; '.join(best)}."
 
 
 def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
-    """Five sentences: what a row means, and what it does not show; none without scores."""
+    """Five sentences: what a row means, and what it does not show; none without scores, and none
+    on the order of entries that share no task."""
     if not needs(found, tasks):
         return []
     suite = found.suite
@@ -175,7 +178,7 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
     sizes = dict(word.removeprefix("model.").partition("=")[::2] for word in suite.model)
     size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
     least, tuned = at_ends(found, tasks)
-    return [
+    said = [
         "Works: the 95 % interval of k/n lies above 50 %; does not, or neither: it lies below.",
         f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
         order_sentence(found, tasks),
@@ -183,3 +186,4 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         "beyond.",
         f"On another processor single seeds differ; {unknown} scored runs have none recorded.",
     ]
+    return [*filter(None, said)]

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from pe_lab.common.console import busy, console
-from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError, sentence
+from pe_lab.common.errors import Interrupted, PeLabError, UsageError
 from pe_lab.common.files import check_folder, check_writable
 from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
@@ -21,7 +21,7 @@ from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phases, SuiteRun
 from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
 from pe_lab.sweeps.suite.work import Work
-from pe_lab.sweeps.sweep import Sweep
+from pe_lab.sweeps.sweep import Sweep, conclude
 
 AGAIN = "the same command runs only what is missing"
 
@@ -257,11 +257,7 @@ class Runner:
         for line in failures:
             console().print(line, soft_wrap=True)
         self._print_command()
-        if isinstance(ended, Interrupted):
-            console().print("stopped by a signal: run the same command to continue")
-            raise ended
-        if ended is not None:
-            raise RunError(f"the launcher failed: {sentence(ended)}") from ended
+        conclude(ended, "the same command")
         left = sum(stage.counts()["left"] for stage in self.stages)
         left_s = sum(row.missing_s for row in self._rows.values())
         missing = any(row.missing for row in self._rows.values())
