@@ -99,6 +99,8 @@ def test_parts_that_are_not_there(here: Here, line: list[str]) -> None:
     assert_refused(here(*line, "part=3"), "part=3: choose from 1, 2")
     assert_refused(here(*line, "columns=wid"), "columns=wid: did you mean wide?")
     assert_refused(here("suite", "v1", "part=2"), "part=2: ")
+    said = "give phases=tuning,longer without part=, or leave it out"
+    assert_refused(here(*line, "part=2", "phases=longer"), said)
 
 
 def test_an_own_encoding_has_not_the_name_of_a_variant(

@@ -106,6 +106,15 @@ def test_a_rate_with_as_low_an_error_and_a_much_higher_loss_is_not_near() -> Non
     assert [rate for rate, seed in runs if seed == 1001] == [0.003, 0.006]
 
 
+def test_where_all_near_rates_fail_on_another_seed_the_others_are_tried_on_it() -> None:
+    first = {0.001: (0.5, 1.0), 0.003: (0.0, 0.1), 0.006: (0.0, 0.1), 0.012: (0.5, 1.0)}
+
+    def result(rate: float, seed: int) -> Measured:
+        return FAILED if seed == 1001 and rate > 0.001 else first.get(rate, FAILED)
+
+    assert searched(protocol(), result)[0] == 0.001
+
+
 def test_a_choice_that_the_other_seed_moves_to_an_edge_is_no_end() -> None:
     """0.003 is the lowest that was tried until then."""
     first = {0.001: (0.3, 1.0), 0.003: (0.01, 1.0), 0.006: (0.0, 1.0), 0.012: (0.5, 1.0)}

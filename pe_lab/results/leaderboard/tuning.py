@@ -56,7 +56,10 @@ def next_runs(protocol: Protocol, found: Tuning) -> list[tuple[float, int]]:
         return []
     if missing := _missing(found, near, seeds):
         return missing
-    return _outwards(protocol, found, chosen_rate(complete))
+    if (best := chosen_rate(complete)) is None:
+        # All near ones failed on another seed.
+        return _missing(found, [rate for rate, (run,) in first.items() if run != FAILED], seeds)
+    return _outwards(protocol, found, best)
 
 
 def _missing(
@@ -65,10 +68,8 @@ def _missing(
     return [(rate, seed) for seed in seeds for rate in rates if seed not in found.get(rate, {})]
 
 
-def _outwards(protocol: Protocol, found: Tuning, best: float | None) -> list[tuple[float, int]]:
+def _outwards(protocol: Protocol, found: Tuning, best: float) -> list[tuple[float, int]]:
     """The run of the neighbour of the best rate, if that is the lowest or the highest one tried."""
-    if best is None:
-        return []
     rates, first = protocol.all_rates, protocol.tuning_seeds[:1]
     at = rates.index(best)
     # All between are tried: a search goes from neighbour to neighbour.

@@ -212,9 +212,11 @@ class Runner:
         for run, why in self.known.damaged.items():
             raise UsageError(f"{said}a run is damaged: {run}: {why}")
         phases = {phase: None for one in self.request.work for phase in one.phases}
+        anywhere = " without part=" if self.suite.parts else ""
         raise UsageError(
             f"{said}runs of tuning are missing or failed: give "
-            f"phases={','.join({TUNING: None, **phases})}, or leave it out of pe="
+            f"phases={','.join({TUNING: None, **phases})}{anywhere}, "
+            "or leave it out of pe="
         )
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
