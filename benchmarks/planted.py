@@ -42,7 +42,7 @@ WORDS = {
     "recall": ("task=recall", "train.steps=1500", "train.batch_size=32"),
 }
 RATES = {
-    "flipflop": {"cope": 0.006, "fire": 0.012, "fox": 0.012, "learned": 0.003},
+    "flipflop": {"cope": 0.006, "fire": 0.012, "fox": 0.012, "learned": 0.006},
     "recall": {"cope": 0.003, "fire": 0.003, "fox": 0.003, "learned": 0.001, "conv": 0.006},
 }
 MOST_SEEDS = 20

@@ -26,6 +26,7 @@ from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of
 from pe_lab.diagnosis.verdict import CAUSES
 from pe_lab.results import verdicts
 from pe_lab.results.leaderboard import file
+from pe_lab.results.leaderboard.scores import scores
 from pe_lab.results.suite import Suite, load_suite
 
 PAGE = facts.ROOT / "docs" / "why.md"
@@ -51,10 +52,10 @@ SHORT = {
 
 
 def tuned(suite: Suite) -> dict[tuple[str, str], float]:
-    """(task, entry) -> the rate that suite v1 scores."""
+    """(task, entry) -> the rate that suite v1 chose."""
     rows, _ = file.shipped_rows(suite)
-    scored = rows.filter(pl.col("phase") == "score").unique(["task", "entry"])
-    return {(task, entry): lr for task, entry, lr in scored["task", "entry", "lr"].iter_rows()}
+    chosen = scores(suite, rows, rows.clear()).cells.unique(["task", "entry"])
+    return {(task, entry): lr for task, entry, lr in chosen["task", "entry", "lr"].iter_rows()}
 
 
 def trained(task: str, folder: Path, suite: Suite) -> list[Path]:
@@ -162,7 +163,12 @@ def main() -> None:
         for task in args.tasks:
             # Rates differ between the encodings of a task, and are no part of an entry's name.
             found += [replace(d, label=d.pe) for d in diagnosed(trained(task, args.runs, suite))]
-        rows, _ = verdicts.shippable(found, suite)
+        rows, left = verdicts.shippable(found, suite)
+        if left:
+            raise SystemExit(f"{left[0]} is no run that suite {suite.name} scores")
+        if FILE.exists():
+            others = verdicts.read(FILE, suite)[0].filter(~pl.col("task").is_in(args.tasks))
+            rows = pl.concat([others, rows]).sort(verdicts.RUN, maintain_order=True)
         verdicts.write(rows, FILE)
     cells = cells_of(verdicts.diagnosed(verdicts.read(FILE, suite)[0]))
     insert(PAGE, written(cells), "make causes")

@@ -81,6 +81,7 @@ def test_what_is_no_violation() -> None:
     check(Ended((), 2, "pe-lab: seed=x is not allowed: set it to a number", 0.0, 0, ()), (0, 1, 2))
 
 
+@pytest.mark.extended
 def test_corrupted_files_are_named_refused_or_without_effect(tmp_path: Path) -> None:
     found = corruption.campaign(2 * len(corruption.KINDS), 3, tmp_path)
     assert {kind for kind, _, _ in found} == {*corruption.KINDS}

@@ -143,6 +143,7 @@ def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:
 TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 
 
+@pytest.mark.extended
 def test_on_a_terminal(tmp_path: Path) -> None:
     # So many steps that a fast machine takes longer than two pictures of the progress.
     words = tiny("train.steps=300", "train.log_every=5")

@@ -251,6 +251,7 @@ def test_the_counts_of_what_helps_path() -> None:
     assert "`conv` has 256 parameters, `path` 9096" in said
 
 
+@pytest.mark.extended
 def test_a_section_is_made_when_all_its_runs_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

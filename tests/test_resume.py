@@ -76,6 +76,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "words",
     [
@@ -121,6 +122,7 @@ def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
     assert f"resuming from step {left['step']}" in (cwd / "stdout").read_text()
 
 
+@pytest.mark.extended
 def test_a_signal_during_the_closing_measurement(tmp_path: Path) -> None:
     words = ("train.steps=10", *LONG_MEASURING)
     cwd = tmp_path / "stopped"

@@ -113,6 +113,7 @@ def test_an_own_encoding_has_not_the_name_of_a_variant(
     assert_refused(here(*line, "dry=true"), said)
 
 
+@pytest.mark.extended
 def test_runs_are_known_by_their_column(here: Here, line: list[str], tmp_path: Path) -> None:
     """Those of the wider column have twice the steps, and both belong to their entry."""
     ended = succeeded(here(*line, "dry=true"))

@@ -88,6 +88,7 @@ def test_the_sentence_names_yours_and_the_best_of_the_references() -> None:
     assert closing_sentence(found({("rope", "majority"): [0.0]}), []).startswith("Most seeds")
 
 
+@pytest.mark.extended
 def test_an_own_encoding_ends_with_a_sentence_a_table_and_a_picture(
     here: Here, tmp_path: Path
 ) -> None:

@@ -261,6 +261,7 @@ def all_rows_once(folder: Path) -> None:
     assert {"splits.nrows", "lengths.nrows"} <= tables.keys()
 
 
+@pytest.mark.extended
 def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path: Path) -> None:
     words = tiny(OFFLINE, "train.steps=300", "train.checkpoint_every=50", "eval.every=100")
     process = start_process(*words, cwd=tmp_path)

@@ -135,15 +135,15 @@ def failed_control(one: Diagnosis) -> str:
 
 def causes(one: Diagnosis) -> dict[str, float]:
     """The causes whose intervention restores at least half, and how much it restores."""
-    plain, found = one.by_name["plain"].in_domain or 0.0, {}
-    for cause, name in CAUSES.items():
+    plain, found, names = one.by_name["plain"].in_domain or 0.0, {}, dict(CAUSES)
+    if _restored(one, "oracle") < HALF <= _restored(one, MOVED):
+        names["unseen positions"] = MOVED
+    for cause, name in names.items():
         row = one.by_name.get(name)
         if row is None or row.restored is None or row.restored < HALF:
             continue
         if (row.in_domain or 0.0) <= plain + HARM:
             found[cause] = row.restored
-    if _restored(one, "oracle") < HALF <= _restored(one, MOVED):
-        found["unseen positions"] = _restored(one, MOVED)
     return found
 
 

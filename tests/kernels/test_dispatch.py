@@ -101,6 +101,7 @@ def test_a_wrong_small_kernel_is_not_used(
     ]
 
 
+@pytest.mark.extended
 def test_a_self_check_imports_nothing_large() -> None:
     """Every run waits for it."""
     code = (
