@@ -220,8 +220,8 @@ def changed(**pe: Any) -> Callable[[Path], None]:
         (no_checkpoint, "checkpoint.pt is missing, which holds the model", 1),
         (no_model, "do not fit the model of this version", 2),
         (
-            changed(_target_="decay.Decay"),
-            "names the class decay.Decay, which is not of pe_lab",
+            changed(_target_="elsewhere.Decay"),
+            "names the class elsewhere.Decay, which is not of pe_lab",
             2,
         ),
         (changed(slope=1), "pe.slope=1 is not a key of pe", 2),

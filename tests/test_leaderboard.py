@@ -1084,7 +1084,8 @@ def test_the_page_in_a_browser(here: Here, shipped: Path, tmp_path: Path) -> Non
         page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto((tmp_path / "page.html").as_uri())
         page.get_by_role("link", name="flipflop").click()
-        page.locator(".chart svg").wait_for()
+        for name in ("Success rate by threshold", "Every seed"):
+            page.get_by_role("figure", name=name).locator("svg.marks").wait_for()
         assert page.evaluate("document.documentElement.scrollHeight") < 6000
         opened.close()
     assert messages == []
