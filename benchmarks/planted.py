@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from docs.causes import tuned
 from pe_lab.cli.api import run as train
 from pe_lab.cli.data import show as write_sequences
 from pe_lab.diagnosis.diagnose import diagnose, plain_model
@@ -29,22 +30,8 @@ from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import AttentionInputs
+from pe_lab.results.suite import Suite, load_suite
 
-SETTINGS = (
-    "model=transformer", "model.n_layers=2", "model.n_heads=4", "model.d_model=64",
-    "model.dropout=0", "train.optimizer=adamw", "train.warmup=100", "train.schedule=cosine",
-    "train.clip=1", "train.precision=float32", "train.stop_below=null", "eval.sequences=1000",
-    "eval.quick_sequences=64",
-)  # fmt: skip
-"""Those of suite v1, as are words and rates."""
-WORDS = {
-    "flipflop": ("task=flipflop", "train.steps=400", "train.batch_size=32"),
-    "recall": ("task=recall", "train.steps=1500", "train.batch_size=32"),
-}
-RATES = {
-    "flipflop": {"cope": 0.006, "fire": 0.012, "fox": 0.012, "learned": 0.006},
-    "recall": {"cope": 0.003, "fire": 0.003, "fox": 0.003, "learned": 0.001, "conv": 0.006},
-}
 MOST_SEEDS = 20
 
 
@@ -311,17 +298,20 @@ def matrix(plants: Sequence[Plant], seeds: int, runs_dir: str) -> dict[str, Any]
 
 
 @cache
-def trained(plant_task: str, pe: str, seed: int, runs_dir: str, shuffled: bool) -> LoadedRun:
-    """A model that is planted in."""
-    words: tuple[str, ...] = (
-        *WORDS[plant_task],
-        f"pe={pe}",
-        *SETTINGS,
-        f"train.lr={RATES[plant_task][pe]}",
-    )
-    words += (f"seed={seed}", f"runs_dir={runs_dir}")
+def suite() -> tuple[Suite, dict[tuple[str, str], float]]:
+    """Suite v1, and the rate that it chose of each task and encoding."""
+    found = load_suite("v1")
+    return found, tuned(found)
+
+
+@cache
+def trained(task: str, pe: str, seed: int, runs_dir: str, shuffled: bool) -> LoadedRun:
+    """A model that is planted in, at the settings of suite v1."""
+    v1, rates = suite()
+    words = [*v1.run_words(task, pe), f"train.lr={rates[task, pe]}"]
+    words += [f"seed={seed}", f"runs_dir={runs_dir}"]
     if shuffled:
-        words += (f"task.files={{train: {shuffled_answers(plant_task, runs_dir)}}}",)
+        words.append(f"task.files={{train: {shuffled_answers(task, runs_dir)}}}")
     return load(train(*words).path)
 
 

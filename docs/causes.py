@@ -26,7 +26,7 @@ from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of
 from pe_lab.diagnosis.verdict import CAUSES
 from pe_lab.results import verdicts
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.scores import scores
+from pe_lab.results.leaderboard.scores import chosen_rates
 from pe_lab.results.suite import Suite, load_suite
 
 PAGE = facts.ROOT / "docs" / "why.md"
@@ -52,23 +52,23 @@ SHORT = {
 
 
 def tuned(suite: Suite) -> dict[tuple[str, str], float]:
-    """(task, entry) -> the rate that suite v1 chose."""
+    """(task, entry) -> the rate that the suite chose by the runs that ship."""
     rows, _ = file.shipped_rows(suite)
-    chosen = scores(suite, rows, rows.clear()).cells.unique(["task", "entry"])
-    return {(task, entry): lr for task, entry, lr in chosen["task", "entry", "lr"].iter_rows()}
+    chosen = chosen_rates(rows, suite.protocol).drop_nulls("chosen")
+    return {(task, entry): lr for task, entry, lr in chosen["task", "entry", "chosen"].iter_rows()}
 
 
 def trained(task: str, folder: Path, suite: Suite) -> list[Path]:
     """The runs of a task, trained where they are missing."""
     rates, found = tuned(suite), []
-    words = ADDED[task] if task in ADDED else suite.tasks[task].words
 
     def one(entry: str, lr: float, seed: int, where: str) -> Run:
         print(task, entry, lr, seed, flush=True)
-        return run(
-            *words, f"pe={entry}", *suite.model, *suite.common, f"train.lr={lr}", f"seed={seed}",
-            f"runs_dir={folder / where}",
-        )  # fmt: skip
+        if task in ADDED:
+            words = (*suite.common, *ADDED[task], *suite.words(entry))
+        else:
+            words = suite.run_words(task, entry)
+        return run(*words, f"train.lr={lr}", f"seed={seed}", f"runs_dir={folder / where}")
 
     def in_domain(done: Run) -> tuple[float, float]:
         row = done.errors.filter(pl.col("split") == IN_DOMAIN).row(0, named=True)
