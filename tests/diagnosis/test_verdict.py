@@ -55,6 +55,8 @@ def test_positions_that_break_more_than_attention_are_unseen_positions():
     assert verdict([diagnosis(restored=shares | {"oracle": 0.9})]).cause == "mixed"
     lost = shares | {"positions clamped and oracle": 0.4}
     assert verdict([diagnosis(restored=lost)]).cause == "not retrieval"
+    harmed = diagnosis(restored=shares, positions_clamped_and_oracle=(0.1, 0.2))
+    assert verdict([harmed]).cause == "not retrieval"
 
 
 @pytest.mark.parametrize(
