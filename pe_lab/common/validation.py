@@ -121,7 +121,7 @@ def as_yaml(value: Any) -> str:
 
 
 def at(values: Any, path: Sequence[int | str]) -> Any:
-    """The value at a path; None if there is none."""
+    """The value at a path, or None where the path leads nowhere."""
     try:
         for part in path:
             values = values[int(part)] if isinstance(values, list) else values.get(part)

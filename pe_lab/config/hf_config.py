@@ -32,8 +32,8 @@ LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
 
 
 def expanded(words: Iterable[str]) -> list[str]:
-    """The words with ``pe.from_hf=FILE`` replaced by the keys that it stands for; keys that are
-    given besides replace those of the file.
+    """The words, with the keys of the file's rotation in place of ``pe.from_hf=FILE``. A key that
+    is given as well is kept in place of the file's.
 
     Raises:
         UsageError: a file that cannot be read, or a rotation that pe-lab has not.
@@ -69,7 +69,7 @@ def read(file: str, key: str = WORD) -> dict[str, Any]:
     """A config.json.
 
     Raises:
-        UsageError: there is none, or it is not one.
+        UsageError: the file is missing, or holds no configuration of a model.
     """
     try:
         config = json.loads(Path(file).read_text("utf-8"))
