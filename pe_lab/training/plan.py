@@ -66,13 +66,10 @@ class Plan:
         separate random streams: with one seed, every encoding starts from the same trunk."""
         config, separator = self.config, self.task.separator
         seed = config.seed if config.seed_init is None else config.seed_init
-        words = self.task.vocab
-        vocabulary = Vocabulary(
-            len(words),
-            None if separator is None else words.index(separator),
-            self.dims.train_len,
-            max(self.task.split(name).n_tokens for name in (TRAIN, *self.splits)),
-        )
+        words, lengths = self.task.vocab, (TRAIN, *self.splits)
+        longest = max(self.task.split(name).n_tokens for name in lengths)
+        place = None if separator is None else words.index(separator)
+        vocabulary = Vocabulary(len(words), place, self.dims.train_len, longest)
         with torch.random.fork_rng():
             torch.manual_seed(torch_seed(seed, "encoding"))
             encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
@@ -132,10 +129,7 @@ def plan(config: Config) -> Plan:
 def _labelled(planned: Plan, label: str) -> Plan:
     """The plan of a model from outside: its runs have its label in place of an encoding's name."""
     if label in choices("pe"):
-        raise UsageError(
-            f"model.label={label} is the name of an encoding, and names the runs of this model: "
-            "set model.label to another name"
-        )
+        raise UsageError(f"model.label={label} is the name of an encoding: set it to another name")
     planned.model()  # Its errors come before any work.
     names = {**planned.config.names, "pe": label}
     return replace(planned, config=replace(planned.config, names=names))  # type: ignore[type-var]
