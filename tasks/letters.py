@@ -13,6 +13,11 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 MOST_SYMBOLS = 10_000
 
 
+def symbols(n: int) -> tuple[str, ...]:
+    """n letters, or numbers if the alphabet has fewer."""
+    return tuple(ALPHABET[:n] if n <= len(ALPHABET) else map(str, range(n)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Letters(Task):
     """Some letters, a separator, and letters that answer them.
@@ -40,9 +45,8 @@ class Letters(Task):
 
     @property
     def vocab(self) -> tuple[str, ...]:
-        few = self.n_symbols <= len(ALPHABET)
-        symbols = ALPHABET[: self.n_symbols] if few else map(str, range(self.n_symbols))
-        return (*symbols, "|", "<pad>", *(("<bos>", "<eos>") if self.bos_eos else ()))
+        ends = ("<bos>", "<eos>") if self.bos_eos else ()
+        return (*symbols(self.n_symbols), "|", "<pad>", *ends)
 
     @property
     def end(self) -> str | None:

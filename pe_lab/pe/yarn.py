@@ -19,10 +19,10 @@ class YaRN(StretchedRoPE):
     r_m are the rotations of pair m within the trained length: fast pairs keep their frequency, slow
     ones are interpolated by k. ``temperature: false`` leaves out the factor of the logits
     ("NTK-by-parts"). ``ramp: pairs`` lets g fall linearly with m instead, between the pairs of
-    ``fast`` and ``slow`` rotations, rounded outwards; ``pairs_unrounded`` does not round. A change to a trained ``rope`` at test time
-    or before some fine-tuning. ``k: null`` is the longest length over the trained one, so 1, plain
-    RoPE, at the trained length. ``logn`` as in ``rope``. No parameters, any length. Not absolute;
-    causal.
+    ``fast`` and ``slow`` rotations, rounded outwards; ``pairs_unrounded`` does not round. A change
+    to a trained ``rope`` at test time or before some fine-tuning. ``k: null`` is the longest length
+    over the trained one, so 1, plain RoPE, at the trained length. ``logn`` as in ``rope``. No
+    parameters, any length. Not absolute; causal.
 
     Source: Peng 2023 (2309.00071); ``ramp: pairs`` is its published code and rope_type yarn of
     Hugging Face transformers, ``pairs_unrounded`` that with truncate=false (gpt-oss). Their

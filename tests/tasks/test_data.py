@@ -24,6 +24,7 @@ TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
 # every published number. And the shortest length of the task.
 GOLDEN = {
     "addition": ("d254e5adb3d0354c", 5),
+    "alternation": ("fcd22d552aeb1ebc", 6),
     "brackets": ("b32ee7c05dccc285", 4),
     "brackets_sentence": ("8171d1d09c3486cb", 4),
     "copy": ("47197c4cfede51e4", 2),
@@ -34,6 +35,8 @@ GOLDEN = {
     "even_pairs": ("4f03399d5c883e65", 2),
     "flipflop": ("824b13419bdc8e63", 3),
     "group_word": ("55b243f1a3c53e93", 1),
+    "induction": ("270071cf447431b9", 4),
+    "khop": ("1c65ddbe82a8c0fb", 11),
     "indirect": ("995e9f318cdc440b", 10),
     "majority": ("914f220f3c0e1c67", 2),
     "missing_duplicate": ("9b42d26c68467931", 3),
@@ -168,6 +171,10 @@ def even_pairs(task, words, word):
     return "odd" if pairs % 2 else "even"
 
 
+def alternation(task, words, word):
+    return str(int(1 + sum(a != b for a, b in pairwise(words)) == task.block))
+
+
 def modular(task, words, word):
     return str(eval("".join(words)) % task.m)
 
@@ -194,6 +201,9 @@ ORACLES = {
     "cycle": group_word,
     "even_pairs": even_pairs,
     "modular": modular,
+    "alternation": alternation,
+    "induction": letter,
+    "khop": letter,
 }
 
 

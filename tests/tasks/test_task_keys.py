@@ -20,6 +20,9 @@ GROUP = {"group": "S3", "min_steps": 5, "max_steps": 5}
             {"max_gap": 15, "beyond_gap": 15},
             r"task\.beyond_gap is 15.*task\.max_gap=15",
         ),
+        ("alternation", {"min_blocks": 6}, r"task.min_blocks is 6, more than task.max_blocks, 5"),
+        ("alternation", {"block": 6}, r"task.block is 6, more than task.max_blocks, 5"),
+        ("alternation", {"max_blocks": 17}, r"max_blocks is 17, more than task.min_letters, 16"),
         ("brackets", {"max_gap": 16, "beyond_gap": 15}, r"15 with.*nothing is scored; lower it"),
         (
             "brackets",
@@ -118,6 +121,14 @@ GROUP = {"group": "S3", "min_steps": 5, "max_steps": 5}
             {"splits": {"other": {"dims": 2}}},
             "split other cannot change dims: the vocabulary is",
         ),
+        ("induction", {"min_letters": 17}, r"min_letters is 17, more than task.max_letters, 16"),
+        (
+            "induction",
+            {"min_letters": 2, "side": "left", "occurrence": "first"},
+            r"min_letters is 2, too few for task.side=left task.occurrence=first; .* least 3",
+        ),
+        ("khop", {"min_hops": 3}, r"task.min_hops is 3, more than task.max_hops, 2"),
+        ("khop", {"max_hops": 7}, r"task.length=32 is too short .*max_hops=7 .* at least 36"),
         ("needle", {"n_variables": 9}, r"task.n_variables is 9, more than task.n_names, 8"),
         ("needle", {"length": 18}, r"task.length=18 is too short .*=4, which take 19 tokens"),
         (
