@@ -17,7 +17,7 @@ INTERLEAVED = {
 WINDOWED = {"cohere2", "cohere2_moe", "exaone4", "flint"}
 """The ``model_type`` of models that rotate in layers with a window alone."""
 BY_INTERVAL = {"llama4_text", "mistral_large4_text", "smollm3"}
-"""The ``model_type`` of models in which some layers do not rotate unless ``no_rope_layers`` is 1."""
+"""The ``model_type`` of models whose layers do not all rotate unless ``no_rope_layers`` is 1."""
 KEYS = {
     "default": (),
     "linear": ("factor",),
