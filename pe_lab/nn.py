@@ -109,7 +109,8 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         pe: the name of an encoding, or one from ``encodings``, of which each layer takes its own.
-        train_len, max_len: as in ``encodings``, if ``pe`` is a name.
+        train_len: as in ``encodings``, if ``pe`` is a name.
+        max_len: as in ``encodings``, if ``pe`` is a name.
         causal: a token sees itself and those before it; False: all tokens.
         dropout: of the attention weights.
         keys: keys of the encoding that differ from its yaml.
