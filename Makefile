@@ -54,6 +54,7 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 test-peers: $(PEERS) ## encodings and models against code by others and in transformers' models, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
 	$(BIN)/python -m pytest tests/test_hf.py tests/test_linear_recurrent.py -m "extended or not extended"
+	PEERS=required $(BIN)/python -m pytest tests/test_outside.py -m extended
 
 test-chaos: $(STAMP) ## kills, failing disks and random configurations; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)

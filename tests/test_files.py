@@ -318,6 +318,6 @@ def test_what_the_command_line_names_is_trusted(here: Here, run: Path) -> None:
     for command in (["inspect"], ["eval"], ["generate", "prompt=w1"]):
         assert_refused(
             here(*command, f"run={path}"),
-            "give --config-dir FOLDER with a yaml whose _target_ is ripples.Waves",
+            "give --config-dir FOLDER with a yaml whose _target_ or factory is ripples.Waves",
         )
     assert here("inspect", f"run={path}", *words).status == 0

@@ -23,6 +23,12 @@ LLAMA: dict[str, Any] = {
 HALF = {"base": 500.0, "pairing": "half"}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 RAMP = {**HALF, "k": 4.0, "ramp": "pairs", "slow": 1, "fast": 32, "temperature": True}
+SHORT, LONG_FACTORS = [1.0 + m / 9 for m in range(8)], [2.0 + m / 3 for m in range(8)]
+LONG = {
+    "rope_type": "longrope", "original_max_position_embeddings": 1024, "short_factor": SHORT,
+    "long_factor": LONG_FACTORS,
+}  # fmt: skip
+BY_PAIR = {**HALF, "short": SHORT, "long": LONG_FACTORS}
 KNOWN: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"rope_parameters": {"rope_type": "default"}}, "rope", HALF),
     ({"rope_scaling": None}, "rope", HALF),
@@ -53,12 +59,52 @@ KNOWN: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "yarn",
         RAMP,
     ),
+    ({"rope_parameters": {**YARN, "truncate": False}}, "yarn", {**RAMP, "ramp": "pairs_unrounded"}),
     (
         {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25}},
         "rope",
         {**HALF, "fraction": 0.25, "drop": "low"},
     ),
-]
+    (
+        {
+            "rope_parameters": {
+                "rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": 8.0
+            }
+        },
+        "pi",
+        {**HALF, "k": 8.0, "fraction": 0.25, "drop": "low"},
+    ),
+    (
+        {
+            "rope_parameters": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            }
+        },
+        "yarn",
+        {**HALF, "k": 8.0, "ramp": "rotations", "slow": 1.0, "fast": 4.0, "temperature": False},
+    ),
+    ({"rope_parameters": LONG}, "longrope", {**BY_PAIR, "k": 4.0, "attention_factor": None}),
+    (
+        {"rope_parameters": {**LONG, "factor": 2.0, "attention_factor": 1.3}},
+        "longrope",
+        {**BY_PAIR, "k": 2.0, "attention_factor": 1.3},
+    ),
+    (
+        {
+            "model_type": "phi3",
+            "original_max_position_embeddings": 1024,
+            "rope_parameters": {
+                **LONG, "short_factor": [1.5], "long_factor": [3.0], "partial_rotary_factor": 0.125
+            },
+        },
+        "longrope",
+        {
+            **BY_PAIR, "k": 4.0, "attention_factor": None, "short": [1.5], "long": [3.0],
+            "fraction": 0.125,
+        },
+    ),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -121,11 +167,11 @@ def test_in_a_run(write: Any) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "rope_type=llama3 is not in"),
+    ({"rope_parameters": {"rope_type": "ntk", "factor": 8.0}}, "rope_type=ntk is not in"),
+    ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
     ({"rope_parameters": {"rope_type": "linear", "factor": 2, "facto": 3}}, "facto=3 is not a key"),
     ({"rope_parameters": {"rope_type": "linear"}}, "factor=null is not allowed"),
     ({"rope_parameters": {"rope_type": "dynamic", "factor": 0.5}}, "factor=0.5 is not allowed"),
-    ({"rope_parameters": {**YARN, "truncate": False}}, "truncate=false with rope_type=yarn"),
     ({"rope_parameters": {**YARN, "attention_factor": 2}}, "an attention factor of 2 is not"),
     ({"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 with"),
     ({"rope_parameters": {"full_attention": {}}, "text_config": {}}, "layers rotate differently"),

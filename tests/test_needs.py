@@ -49,7 +49,7 @@ def test_what_works_is_by_wilsons_interval(
     assert works(count) is verdict
 
 
-def test_a_row_has_what_works_alone_only_with_the_second_column_and_in_neither() -> None:
+def test_a_row_has_what_works_alone_what_the_second_column_adds_and_what_in_neither() -> None:
     table = needs_table(
         found({
             "path": (20, 20), "path+conv": (8, 8), "fox": (7, 8), "fox+conv": (1, 8),
@@ -58,7 +58,7 @@ def test_a_row_has_what_works_alone_only_with_the_second_column_and_in_neither()
         }),
         ["flipflop", "sort"],
     )  # fmt: skip
-    assert table.columns == ["need (task)", "works alone", "only with conv", "neither"]
+    assert table.columns == ["need (task)", "works alone", "more with conv", "neither"]
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["keep last write (flipflop)", "path 20/20, fox 7/8", "not fox 1/8, rope 8/8",
          "alibi 0/8"],
@@ -95,7 +95,7 @@ def test_five_sentences_of_doubt() -> None:
     said = doubts(one, ["flipflop"])
     assert len(said) == 5
     assert "2 layers of width 64" in said[1]
-    assert said[2].startswith("First at half the stated thresholds: path 100, rope+conv 100; at")
+    assert said[2].startswith("First at half the stated thresholds: path 100 %, rope+conv 100 %;")
     assert "0 of 16 scored runs have none recorded" in said[4]
     assert doubts(one, ["sort"]) == []
     apart = [run("path", "flipflop", 0, [0.0] * 7), run("rope", "sort", 0, [0.0] * 3)]
@@ -135,6 +135,8 @@ def test_the_picture_has_a_part_of_a_cell_for_each_column() -> None:
     assert "path+conv" not in {row["row"] for row in shown}
     own = heat_map(found({"t5 buckets=8": (8, 8), "t5+conv buckets=8": (0, 8)}), ["flipflop"])
     assert [row["text"] for row in values(own) if "=8" in row["row"]] == ["100", "50"]
+    own = heat_map(found({"t5+conv buckets=8": (0, 8)}), ["flipflop"])
+    assert [row["text"] for row in values(own) if "=8" in row["row"]] == ["", "50"]
     unlearned = scores(TWO, rows(*(run("path", "sort", n, [0.5] * 3) for n in range(4))), rows())
     (grey,) = (row for row in values(heat_map(unlearned, ["sort"])) if row["kind"] == UNLEARNED)
     assert (grey["row"].split()[0], grey["part"], grey["text"]) == ("path", "alone", "0°")

@@ -6,6 +6,7 @@
     pe-lab suite v2 part=1 columns=conv          one part of the work, one column
     pe-lab suite v1 budget=2h                    begins no run after two hours
     pe-lab suite v1 --config-dir mine pe=mine    your encoding, tuned and scored as the others
+    pe-lab suite v1 model=outside model.factory=mine:decoder    your model (docs/extending.md)
     pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
     pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
     pe-lab suite v1 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
@@ -21,6 +22,7 @@ kept: the same command does what is missing. docs/suite.md has the protocol.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -73,9 +75,13 @@ def show(words: Sequence[str]) -> None:
     if not names:
         raise UsageError(f"suite needs the name of a suite: pe-lab suite {min(choices('suite'))}")
     options = parse(SuiteOptions, [word for word in rest if word != names[0]])
-    passed = _passed(options.others)
+    model = {k: v for k, v in options.others.items() if k == "model" or k.startswith("model.")}
+    passed = _passed({k: v for k, v in options.others.items() if k not in model})
 
     suite = load_suite(names[0], None if config_dir is None else Path(config_dir))
+    if model:
+        suite, label = _with_model(suite, [f"{k}={v}" for k, v in model.items()], config_dir)
+        options = options.model_copy(update={"pe": [*(options.pe or []), label]})
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
     from pe_lab.sweeps.launchers import register_choices
@@ -119,6 +125,27 @@ def _close(suite: Suite, config_dir: str | None, runs_dir: str, names: Sequence[
     words = [f"suite={suite.name}", f"runs_dir={runs_dir}", f"to={picture}"]
     picture.unlink(missing_ok=True)  # that of the last time
     leaderboard.show([*folder, *words])
+
+
+def _with_model(suite: Suite, words: list[str], config_dir: str | None) -> tuple[Suite, str]:
+    """The suite with a model from outside, and its label."""
+    from pe_lab.cli.train import checked
+    from pe_lab.common.instantiate import instantiate
+    from pe_lab.models.base import ModelConfig
+
+    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    words = [*words, "pe=none"]
+    label = instantiate(checked([*flags, *words]).model, "model", ModelConfig).entry()
+    if label is None:
+        raise UsageError(
+            f"suite {words[0]}: a suite compares encodings in its own model, and models from "
+            "outside: give model=outside model.factory=package.module:function"
+        )
+    if label in suite.all_entries:
+        raise UsageError(
+            f"suite {suite.name}: {label} is one of its entries: give model.label another name"
+        )
+    return replace(suite, models={label: tuple(words)}), label  # type: ignore[type-var]
 
 
 def _passed(others: dict[str, str]) -> list[str]:

@@ -90,12 +90,13 @@ def refuse_foreign(config: Any, path: Path) -> None:
             raise UsageError(
                 f"{path} names the class {name}, which is not of pe_lab and is not imported for a "
                 "recorded run: if you trust that file, give --config-dir FOLDER with a yaml whose "
-                f"_target_ is {name}"
+                f"_target_ or factory is {name}"
             )
 
 
 def classes(value: Any, key: str = "") -> Iterator[str]:
-    """The values of ``_target_``, and dotted ones of ``optimizer``, at any depth."""
+    """The values of ``_target_``, dotted ones of ``optimizer`` and ``module:function`` of
+    ``factory`` as ``module.function``, at any depth."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from classes(part, str(name))
@@ -104,3 +105,5 @@ def classes(value: Any, key: str = "") -> Iterator[str]:
             yield from classes(part)
     elif isinstance(value, str) and (key == "_target_" or (key == "optimizer" and "." in value)):
         yield value
+    elif isinstance(value, str) and key == "factory" and ":" in value:
+        yield value.replace(":", ".")

@@ -53,7 +53,7 @@ def instantiate(
     except (Exception, SystemExit) as error:
         if isinstance(error, (MemoryError, OverflowError)) or "memory" in str(error):
             raise UsageError(_too_large(key, arguments)) from None
-        raise UsageError(f"{_failure(section, key, error)}; correct it there") from None
+        raise UsageError(f"{failure(_word(section, key), error)}; correct it there") from None
 
 
 def normalize(
@@ -77,7 +77,9 @@ def _arguments(
     try:
         schema, names = _schema(target, leading)
     except Exception as error:
-        raise UsageError(f"{_failure(section, key, error)}; correct its annotations") from None
+        raise UsageError(
+            f"{failure(_word(section, key), error)}; correct its annotations"
+        ) from None
     try:
         checked = schema.model_validate(values)
     except ValidationError as error:
@@ -115,31 +117,43 @@ def _find(section: Mapping[str, Any], key: str, base: type) -> Any:
             f"{key}._target_={as_yaml(path)} names no class: "
             "give its dotted path, package.module.Class"
         )
-    module_name, _, name = path.rpartition(".")
-    if "__main__" in path.split("."):
-        raise UsageError(f"{key}._target_={path} would run a program: name a class of a module")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(
-            f"{key}._target_={path} cannot be imported ({error}): "
-            "put its file beside pe/ or task/ in the folder of --config-dir, put its folder on "
-            "PYTHONPATH, or install it"
-        ) from None
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{_failure(section, key, error)}; correct that file") from None
-    if not hasattr(module, name):
-        raise UsageError(
-            f"{key}._target_={path}: {module_name} has no {name}; "
-            + did_you_mean(name, (n for n in vars(module) if not n.startswith("_")))
-        )
-    target = getattr(module, name)
+    target = imported(path, f"{key}._target_={path}")
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise UsageError(
             f"{key}._target_={path} is no {base.__name__}: "
             f"name a class that derives from {base.__module__}.{base.__name__}"
         )
     return target
+
+
+def imported(path: str, word: str) -> Any:
+    """The class or function with a dotted path.
+
+    Args:
+        word: key and value that name it, for messages.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    module_name, _, name = path.rpartition(".")
+    if "__main__" in path.split("."):
+        raise UsageError(f"{word} would run a program: name a class of a module")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(
+            f"{word} cannot be imported ({error}): "
+            "put its file beside pe/ or task/ in the folder of --config-dir, put its folder on "
+            "PYTHONPATH, or install it"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{failure(word, error)}; correct that file") from None
+    if not hasattr(module, name):
+        raise UsageError(
+            f"{word}: {module_name} has no {name}; "
+            + did_you_mean(name, (n for n in vars(module) if not n.startswith("_")))
+        )
+    return getattr(module, name)
 
 
 def refuse_booleans(before: Any, after: Any, key: str) -> None:
@@ -175,15 +189,19 @@ def _too_large(key: str, arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _failure(section: Mapping[str, Any], key: str, error: BaseException) -> str:
-    """What failed in the class that ``_target_`` names, and where."""
+def _word(section: Mapping[str, Any], key: str) -> str:
+    return f"{key}._target_={section['_target_']}"
+
+
+def failure(word: str, error: BaseException) -> str:
+    """What failed in the class or function that ``word`` names, and where."""
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}"
     else:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename}, line {frame.lineno}"
     what = " ".join(str(getattr(error, "msg", error)).split())
-    return f"{key}._target_={section['_target_']} fails at {where}: {type(error).__name__}: {what}"
+    return f"{word} fails at {where}: {type(error).__name__}: {what}"
 
 
 def _keys_below(target: Any, path: Sequence[int | str]) -> list[str]:

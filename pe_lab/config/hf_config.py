@@ -23,9 +23,13 @@ KEYS = {
         "factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim",
         "truncate",
     ),
+    "longrope": ("factor", "short_factor", "long_factor", "attention_factor"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "proportional": ("factor",),
 }  # fmt: skip
 """rope_type -> the keys that are read, beside those of every type."""
+PARTIAL = ("default", "linear", "longrope", "proportional")
+"""The types that are read with a ``partial_rotary_factor``."""
 OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 OTHERS = ("rotary_pct", "rotary_dim", "rotary_ndims", "qk_rope_head_dim")
 LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
@@ -131,30 +135,56 @@ def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         )
     pairing = "interleaved" if config.get("model_type") in INTERLEAVED else "half"
     keys: dict[str, Any] = {"base": rope.get("rope_theta", 10000.0), "pairing": pairing}
-    share, factor = rope.get("partial_rotary_factor") or 1, rope.get("factor")
-    if kind == "proportional":
-        _only(kind, "factor", factor, 1)
-        return "rope", keys | ({"fraction": share, "drop": "low"} if share < 1 else {})
+    share = rope.get("partial_rotary_factor") or 1
+    if share < 1 and kind in PARTIAL:
+        keys |= {"fraction": share, **({"drop": "low"} if kind == "proportional" else {})}
+    elif kind not in PARTIAL:
+        _only(kind, "partial_rotary_factor", share, 1)
     if kind == "default":
-        return "rope", keys | ({"fraction": share} if share < 1 else {})
-    _only(kind, "partial_rotary_factor", share, 1)
-    if factor is None and kind == "yarn" and all(rope_length(config, key) for key in LENGTHS):
-        original, longest = (rope_length(config, key) for key in LENGTHS)
-        factor = longest / original
+        return "rope", keys
+    factor = _factor(config, rope, kind)
+    if kind == "proportional" and factor == 1:
+        return "rope", keys
+    if kind == "dynamic":
+        return "dynamic_ntk", {**keys, "factor": factor}
+    keys["k"] = factor
+    if kind in ("linear", "proportional"):
+        return "pi", keys
+    if kind == "longrope":
+        short, long = (_required(rope, kind, key) for key in ("short_factor", "long_factor"))
+        return "longrope", keys | {
+            "short": short, "long": long, "attention_factor": rope.get("attention_factor"),
+        }  # fmt: skip
+    if kind == "llama3":
+        slow, fast = (_required(rope, kind, f"{one}_freq_factor") for one in ("low", "high"))
+        ramp = {"ramp": "rotations", "slow": slow, "fast": fast, "temperature": False}
+        return "yarn", keys | ramp
+    return "yarn", keys | {
+        "ramp": "pairs" if rope.get("truncate", True) else "pairs_unrounded",
+        "slow": rope.get("beta_slow") or 1,
+        "fast": rope.get("beta_fast") or 32,
+        "temperature": _temperature(rope, factor),
+    }
+
+
+def _factor(config: Mapping[str, Any], rope: Mapping[str, Any], kind: str) -> float:
+    """By how much the rotation is stretched; it may follow from the two lengths."""
+    factor: Any = rope.get("factor", 1 if kind == "proportional" else None)
+    lengths = [rope_length(config, key) for key in LENGTHS]
+    if factor is None and kind in ("yarn", "longrope") and all(lengths):
+        factor = lengths[1] / lengths[0]
     if not isinstance(factor, int | float) or factor < 1:
         raise ValueError(
             f"factor={json.dumps(factor)} is not allowed with rope_type={kind}: set it to a number "
             "of at least 1"
         )
-    if kind == "dynamic":
-        return "dynamic_ntk", {**keys, "factor": factor}
-    if kind == "linear":
-        return "pi", {**keys, "k": factor}
-    _only(kind, "truncate", rope.get("truncate", True), True)
-    slow, fast = rope.get("beta_slow") or 1, rope.get("beta_fast") or 32
-    warm = _temperature(rope, factor)
-    ramp = {"k": factor, "ramp": "pairs", "slow": slow, "fast": fast, "temperature": warm}
-    return "yarn", keys | ramp
+    return factor
+
+
+def _required(rope: Mapping[str, Any], kind: str, key: str) -> Any:
+    if rope.get(key) is None:
+        raise ValueError(f"{key} is missing, which rope_type={kind} needs: add it")
+    return rope[key]
 
 
 def rope_length(config: Mapping[str, Any], key: str) -> Any:

@@ -17,13 +17,13 @@ NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")
 ALL_GROUPS = (*GROUPS, "train/optimizer")
 """With those that lie in the folder of another."""
-OPEN_ENDED = ("task.files", "task.splits", "model.layers")
+OPEN_ENDED = ("task.files", "task.splits", "model.layers", "model.arguments")
 """Mappings with arbitrary keys; on the command line a mapping replaces that of the yaml."""
 DELETIONS = tuple(f"~{key}" for key in OPEN_ENDED)
 NESTED = 20
 """The most lists and mappings within one another in an override."""
-LAYERS = "model.layers."
-"""The prefix of the keys of one layer, in a mapping that is empty in the yaml."""
+EMPTY = ("model.layers.", "model.arguments.")
+"""The prefixes of keys in a mapping that is empty in the yaml."""
 
 
 def check_words(parser: OverridesParser, words: list[str]) -> None:
@@ -115,7 +115,7 @@ def replace_mappings(words: list[str]) -> list[str]:
     for word in words:
         key, _, value = word.partition("=")
         replaced = key in OPEN_ENDED and value.lstrip().startswith("{")
-        if key.startswith(LAYERS):
+        if key.startswith(EMPTY):
             word = f"++{word}"
         word = as_composed(word)
         done += [f"~{key}", f"++{word}"] if replaced else [word]
@@ -130,4 +130,4 @@ def as_typed(words: Iterable[str]) -> list[str]:
 
 def _was_added(word: str) -> bool:
     key = word[2:].partition("=")[0]
-    return word.startswith("++") and (key in OPEN_ENDED or key.startswith(LAYERS))
+    return word.startswith("++") and (key in OPEN_ENDED or key.startswith(EMPTY))

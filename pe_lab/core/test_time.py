@@ -2,7 +2,7 @@
 
 TEST_TIME = frozenset(
     {
-        *("pi", "ntk_old", "ntk_fixed", "ntk_mixed", "yarn", "dynamic_ntk"),
+        *("pi", "ntk_old", "ntk_fixed", "ntk_mixed", "yarn", "longrope", "dynamic_ntk"),
         *("rerope", "leaky_rerope", "self_extend"),
     }
 )

@@ -32,16 +32,19 @@ MAX_LAYERS = 1024
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The vocabulary of a task.
+    """The vocabulary of a task, and the lengths of its sequences.
 
     Args:
         size: the number of tokens in it.
         separator: the token that ends the input part, where the task has an input and an output
             part.
+        train_len, max_len: tokens of the training sequences, and of the longest measured ones.
     """
 
     size: int
     separator: int | None = None
+    train_len: int = 1
+    max_len: int = 1
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,10 @@ class ModelConfig(ABC):
     def null_values(self) -> dict[str, Any]:
         """The values of keys of its yaml that are null: key -> value."""
         return {}
+
+    def entry(self) -> str | None:
+        """What runs are called in place of their encoding; None: by their encoding."""
+        return None
 
     def weights(self) -> int:
         """Roughly the number of weights, to estimate memory before the model is built."""

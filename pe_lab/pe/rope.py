@@ -14,6 +14,7 @@ LogN = Literal["none", "train", "test"]
 Drop = Literal["low", "high"]
 Clip = Literal["hard", "soft"]
 Scale = Annotated[float, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class RoPE(PositionalEncoding):
@@ -57,7 +58,7 @@ class RoPE(PositionalEncoding):
         pairing: Pairing,
         logn: LogN = "none",
         logn_clip: bool | None = None,
-        fraction: Annotated[float, Field(gt=0, le=1)] = 1,
+        fraction: Fraction = 1,
         drop: Drop | None = None,
         clip: Clip | None = None,
         learned: bool = False,
@@ -143,8 +144,10 @@ class StretchedRoPE(RoPE):
         k: Scale | None,
         logn: LogN,
         logn_clip: bool | None,
+        fraction: Fraction = 1,
+        drop: Drop | None = None,
     ) -> None:
-        super().__init__(dims, base, pairing, logn, logn_clip)
+        super().__init__(dims, base, pairing, logn, logn_clip, fraction, drop)
         self.k = scale(dims, k)
         self.frequencies = self.stretched(self.frequencies)
 

@@ -137,9 +137,14 @@ def heat_map(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -
     rates = rates_by(found, "generalises", {task: [task] for task in run})
     parts = compared_columns(suite)
     least = len(run) / 2 if at_least_half else 0
+    both = entry_order(found, tasks)
+    # A row for the first of both columns that is there: an own entry may have the second alone.
+    of_parts = [(halves(suite, e), e) for e in (*both[0], *both[1])]
+    of_parts.sort(key=lambda pair: pair[0][1] == parts[0])
+    row = {base: entry for (base, part), entry in of_parts if part in parts}
     entries, controls = (
-        [e for e in several if halves(suite, e)[1] == parts[0] and len(rates.get(e, {})) >= least]
-        for several in entry_order(found, tasks)
+        [e for e in several if e in row.values() and len(rates.get(e, {})) >= least]
+        for several in both
     )
     entries = ordered(entries, rates_by(found, "generalises", by))
     of_half = {halves(suite, entry): of for entry, of in rates.items()}

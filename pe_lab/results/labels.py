@@ -18,6 +18,8 @@ LONGEST = 40
 """Longer labels are shown as [1], [2], .. with a legend."""
 LEGEND = 230
 """Most characters of a legend: two lines of a terminal."""
+OUTSIDE = ("model", "model.factory", "model.label")
+"""What the label of a model from outside stands for."""
 _AMONG = {
     "task pe pe.parts": "pe.parts.",
     "task pe": "pe.",
@@ -167,11 +169,13 @@ def _shown(value: Any) -> str:
 
 
 def _leading(run: Run, values: dict[str, str]) -> dict[str, str]:
-    """Without the keys whose values mostly follow from others."""
+    """Without the keys whose values mostly follow from others; a model from outside has its label
+    in the place of the encoding."""
     known = defaults_of(run)
+    named = OUTSIDE if run.get("model.label") is not None else ()
     return {
         key: value for key, value in values.items()
-        if not key.startswith("task.splits.") and not follows(known.get(key))
+        if not key.startswith("task.splits.") and not follows(known.get(key)) and key not in named
     }  # fmt: skip
 
 

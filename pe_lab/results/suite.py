@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -34,6 +34,8 @@ DEFAULT = "v1"
 DEFAULT_THRESHOLD = 0.05
 """Of splits that no suite names."""
 
+OUTSIDE = "pe_lab.models.outside.OutsideConfig"
+
 TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
 EQUAL_TIME, EQUAL_PARAMETERS = "equal_time", "equal_parameters"
 """Phases: what a run of a suite is for."""
@@ -49,11 +51,13 @@ class Suite(SuiteFile):
     Args:
         digest: eight hex digits that identify what the yaml says.
         times: what all thresholds of the yaml were multiplied by.
+        models: label -> overrides of a model from outside, which the first column alone has.
     """
 
     name: str
     digest: str
     times: PositiveFloat = 1.0
+    models: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def task_of(
         self, config: Mapping[str, Any], contents: dict[str, str] | None = None
@@ -114,7 +118,7 @@ class Suite(SuiteFile):
         """The name of an entry in a column: ``cope``, ``cope+conv``; None: it is not run there."""
         if column == self.first_column:
             return base
-        return None if base in self.variants else f"{base}+{column}"
+        return None if base in {**self.variants, **self.models} else f"{base}+{column}"
 
     @property
     def all_entries(self) -> list[str]:
@@ -147,7 +151,8 @@ class Suite(SuiteFile):
         base, column = self.split(entry)
         own = (*self.overrides.get(base, ()), *PINNED.get((self.name, base), ()))
         words = (*self.model, *self.variants.get(base, (f"pe={base}", *own)))
-        return _merged(self.controls.get(base, words), self.columns[column].words)
+        words = {**self.controls, **self.models}.get(base, words)
+        return _merged(words, self.columns[column].words)
 
     def run_words(self, task: str, entry: str) -> tuple[str, ...]:
         """The overrides of a run of an entry on a task, without rate and seed."""

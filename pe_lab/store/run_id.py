@@ -52,6 +52,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.models.seq2seq.Seq2SeqConfig": {"conv": None},
     "pe_lab.models.transformer.TransformerConfig": {"logn": None, **_CONV},
     "pe_lab.pe.fope.FoPE": {"fourier_norm": True},
+    "pe_lab.pe.pi.PI": {"fraction": 1, "drop": None},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
     "pe_lab.tasks.selective_copy.SelectiveCopy": _FILES,
     "pe_lab.tasks.sort.Sort": _FILES,

@@ -13,6 +13,7 @@ import torch
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
 from pe_lab.config.check import encoding_section, repository_of
+from pe_lab.config.choices import choices
 from pe_lab.config.schema import Config, plain, validated
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import torch_seed
@@ -65,8 +66,10 @@ class Plan:
         separate random streams: with one seed, every encoding starts from the same trunk."""
         config, separator = self.config, self.task.separator
         seed = config.seed if config.seed_init is None else config.seed_init
-        words = self.task.vocab
-        vocabulary = Vocabulary(len(words), None if separator is None else words.index(separator))
+        words, lengths = self.task.vocab, (TRAIN, *self.splits)
+        longest = max(self.task.split(name).n_tokens for name in lengths)
+        place = None if separator is None else words.index(separator)
+        vocabulary = Vocabulary(len(words), place, self.dims.train_len, longest)
         with torch.random.fork_rng():
             torch.manual_seed(torch_seed(seed, "encoding"))
             encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
@@ -115,11 +118,21 @@ def plan(config: Config) -> Plan:
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
     values = null_values(plain(config), model_config, encodings)
-    return Plan(
+    made = Plan(
         config, task, positions, model_config, dims, splits, too_long, values,
         reads_positions=any(encoding.reads_positions for encoding in encodings),
         at_test_time=any(encoding.at_test_time for encoding in encodings),
     )  # fmt: skip
+    return made if (label := model_config.entry()) is None else _labelled(made, label)
+
+
+def _labelled(planned: Plan, label: str) -> Plan:
+    """The plan of a model from outside: its runs have its label in place of an encoding's name."""
+    if label in choices("pe"):
+        raise UsageError(f"model.label={label} is the name of an encoding: set it to another name")
+    planned.model()  # Its errors come before any work.
+    names = {**planned.config.names, "pe": label}
+    return replace(planned, config=replace(planned.config, names=names))  # type: ignore[type-var]
 
 
 def _too_long(

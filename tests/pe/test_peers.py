@@ -145,6 +145,8 @@ def test_rows_of_the_distance_as_wav2vec2_bert(name: str, rows: int) -> None:
 
 TRAIN_LEN = 64
 D = 32
+EACH = {"short": 9, "long": 2}
+"""By how much the factors of LongRoPE grow from pair to pair, 1 over this."""
 
 
 def theirs(rope_type: str, base: float, length: int, **keys: Any) -> Any:
@@ -214,6 +216,28 @@ def test_yarn_as_transformers(length: int, base: float, given: dict[str, float])
     )
     keys = {"slow": given.get("beta_slow", 1), "fast": given.get("beta_fast", 32)}
     agree("yarn", embedding, length, base=base, ramp="pairs", **keys)
+
+
+def test_yarn_as_transformers_without_rounding_and_as_llama3() -> None:
+    original = {"factor": 8.0, "original_max_position_embeddings": TRAIN_LEN}
+    unrounded = theirs("yarn", 500.0, 512, truncate=False, **original)
+    agree("yarn", unrounded, 512, base=500.0, ramp="pairs_unrounded")
+    llama3 = theirs("llama3", 500.0, 512, low_freq_factor=1.0, high_freq_factor=4.0, **original)
+    agree("yarn", llama3, 512, base=500.0, slow=1, fast=4, temperature=False)
+
+
+@pytest.mark.parametrize("length", [30, 64, 65, 512])
+def test_longrope_as_transformers(length: int) -> None:
+    factors = {f"{key}_factor": [1 + m / n for m in range(D // 2)] for key, n in EACH.items()}
+    lengths = {"factor": 8.0, "original_max_position_embeddings": TRAIN_LEN}
+    embedding = theirs("longrope", 500.0, 512, **lengths, **factors)
+    ours = {key: factors[f"{key}_factor"] for key in EACH}
+    agree("longrope", embedding, length, base=500.0, k=8, **ours)
+
+
+def test_proportional_as_transformers() -> None:
+    embedding = theirs("proportional", 500.0, 100, partial_rotary_factor=0.25, factor=4.0)
+    agree("pi", embedding, 100, base=500.0, k=4, fraction=0.25, drop="low")
 
 
 @pytest.mark.parametrize("length", [100, 512])

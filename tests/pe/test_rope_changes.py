@@ -35,7 +35,19 @@ def unscaled(s: Sight, b: int, n: float, m: int) -> float:
 
 
 def pi(s: Sight, b: int, n: float, m: int) -> float:
+    if s.keys.get("drop") == "low" and m > s.keys["fraction"] * s.width / 2:
+        return 0
     return unscaled(s, b, n / k_of(s), m)
+
+
+def longrope(s: Sight, b: int, n: float, m: int) -> float:
+    pairs = round(s.keys["fraction"] * s.width / 2)
+    if m > pairs:
+        return 0
+    longer = max(int(p) for p in s.pos[b]) + 1 > TRAIN_LEN
+    found, otherwise = (s.keys["long"], k_of(s)) if longer else (s.keys["short"], 1)
+    frequency = s.keys["base"] ** (-(m - 1) / pairs)
+    return float(n * frequency / (otherwise if found is None else found[m - 1]))
 
 
 def ntk_old(s: Sight, b: int, n: float, m: int) -> float:
@@ -81,6 +93,7 @@ ANGLES: dict[str, Angle] = {
     "ntk_mixed": ntk_mixed,
     "yarn": yarn,
     "dynamic_ntk": dynamic_ntk,
+    "longrope": longrope,
 }
 
 
@@ -119,6 +132,12 @@ def logit(s: Sight, b: int, h: int, i: int, j: int, name: str, training: bool = 
     found = turned(s, b, h, i, j, angles)
     if name == "yarn" and s.keys["temperature"]:
         found = found * (0.1 * math.log(k_of(s)) + 1) ** 2
+    if name == "longrope":
+        squared = 1 + math.log(k_of(s)) / math.log(TRAIN_LEN)
+        if s.keys["attention_factor"]:
+            squared = s.keys["attention_factor"] ** 2
+        rotating = turned(s, b, h, i, j, angles[: round(s.keys["fraction"] * s.width / 2)])
+        found = found + (squared - 1) * rotating
     return found * growth(s, pos_i, training)
 
 
@@ -149,6 +168,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dynamic_ntk", {"base": 10}),
     ("dynamic_ntk", {"base": 10, "factor": 3, "pairing": "half", "logn": "train"}),
     ("dynamic_ntk", {"base": 10, "k": 7}),
+    ("pi", {"base": 10, "fraction": 2 / 3, "drop": "low"}),
+    ("yarn", {"base": 3, "slow": 0.3, "fast": 1.2, "temperature": False, "k": 8}),
+    ("longrope", {"base": 10}),
+    ("longrope", {"base": 10, "short": [1, 2, 3], "long": [4, 9, 7.5], "pairing": "half"}),
+    ("longrope", {"base": 10, "short": [2.5, 3, 9], "long": [2.5, 3, 9], "k": 7, "logn": "train"}),
+    ("longrope", {"base": 9, "fraction": 2 / 3, "long": [4, 9], "attention_factor": 1.3}),
     ("rerope", {"base": 10}),
     ("rerope", {"base": 10, "window": 4, "pairing": "half", "logn": "train"}),
     ("rerope", {"window": 1, "logn": "train", "logn_clip": False}),
@@ -160,7 +185,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-EVERY_SIZE = {"rope", "pi", "dynamic_ntk", *DISTANCES}
+EVERY_SIZE = {"rope", "pi", "dynamic_ntk", "longrope", *DISTANCES}
 
 
 @pytest.mark.parametrize(

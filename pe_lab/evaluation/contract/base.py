@@ -287,8 +287,8 @@ def other_values(section: Section, key: str) -> list[Any]:
             # logn_clip, where null is false unless logn=test.
             return [True]
         # A wide layer with moved parameters makes logits of hundreds, and one unit in the last
-        # place of its weights (TAPE's) moves gradients by 4e-11.
-        return [{"width": 5, "heads": 2}.get(key, MAX_LEN + 5)]
+        # place of its weights (TAPE's) moves gradients by 4e-11. So does a large temperature.
+        return [{"width": 5, "heads": 2, "attention_factor": 2}.get(key, MAX_LEN + 5)]
     if key == "base" and value >= 1000:
         # Of frequencies, so that few features have several within the trained length (FoPE).
         return [value / 1000, value / 2000]

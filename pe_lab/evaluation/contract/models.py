@@ -62,7 +62,7 @@ def built(
     if any(cfg.refuses(encoding) is not None for encoding in made):
         return None
     torch.manual_seed(seed + 1)
-    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), made)
+    model = cfg.build(Vocabulary(VOCAB, SEPARATOR, LENGTH, MAX_LEN), made)
     if fast:
         accelerate(model)
     for encoding in dict.fromkeys(made):

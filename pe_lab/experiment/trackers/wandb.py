@@ -135,7 +135,8 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
     that can change a number except the seed, for averages over seeds.
     """
     names, model = run.config["names"], run.config["model"]
-    tags = [*cfg.tags, names["task"], names["pe"], f"{model['n_layers']}L-d{model['d_model']}"]
+    size = f"{model['n_layers']}L-d{model['d_model']}" if "d_model" in model else names["model"]
+    tags = [*cfg.tags, names["task"], names["pe"], size]
     if "experiment" in names:
         tags.append(names["experiment"])
     if names.get("positions", "sequential") != "sequential":

@@ -16,6 +16,7 @@ from pe_lab.results.suite import (
     CAPACITY,
     EQUAL_TIME,
     OTHER_SEEDS,
+    OUTSIDE,
     SCORE,
     TUNING,
     Suite,
@@ -57,6 +58,7 @@ def equal_times(encoding: str, steps: int) -> set[int]:
 
 OTHER = "other"
 """The phase of a run that the protocol does not have."""
+OUTSIDE_KEYS = ("model.factory", "model.arguments.", "positions.")
 ENTRY_KEYS = ("pe.", "model.", "positions.")
 
 
@@ -134,6 +136,11 @@ def _entry(
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What a run's entry is called in the suite's tables, and its keys without a known default."""
     pe, model, positions = (str(names.get(key, "")) for key in ("pe", "model", "positions"))
+    if setting.config["model"].get("_target_") == OUTSIDE:
+        # A label that is an entry's name must not add to that entry.
+        name = f"{pe} model={model}" if pe in suite.all_entries else pe
+        keys = ((k, text(v)) for k, v in setting.keys.items() if k.startswith(OUTSIDE_KEYS))
+        return name, tuple(keys)
     settings, chosen = [], {"model": model, "positions": positions}
     for name in suite.candidates(model, pe):
         wanted = {"positions": "sequential", **dict(_pairs((*suite.common, *suite.words(name))))}

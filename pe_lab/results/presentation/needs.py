@@ -86,10 +86,11 @@ def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
 
 
 def needs_table(found: Scores, tasks: Sequence[str]) -> Table:
-    """A row a task: what works alone, what only in the second column, and what in neither. Of a
-    suite with one column: what works, where the seeds do not tell, and what does not."""
+    """A row a task: what works alone, what the second column adds to these, and what works in
+    neither. Of a suite with one column: what works, where the seeds do not tell, and what does
+    not."""
     first, *second = compared_columns(found.suite)
-    heads = [f"works {first}", f"only with {second[0]}", "neither"] if second else [
+    heads = [f"works {first}", f"more with {second[0]}", "neither"] if second else [
         "works", "unclear", "does not"
     ]  # fmt: skip
     return Table(
@@ -120,8 +121,8 @@ def _cells(need: Need) -> list[str]:
     gained = [e for e in other if need.of(second[0], e) and not need.of(first, e)]
     lost = [e for e in works if need.of(second[0], e) is False]
     fails = [e for e in other if need.of(second[0], e) is need.of(first, e) is False]
-    only = named(other, gained, lost)
-    return [named(alone, works), only, named(other, fails, failing=True)]
+    added = named(other, gained, lost)
+    return [named(alone, works), added, named(other, fails, failing=True)]
 
 
 def _named(

@@ -60,10 +60,14 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     pairs = {pair for one in request.work for pair in product(one.tasks, one.entries)}
     with busy(f"composing {len(pairs)} pairs of task and entry"):
         rows = runner.planned()
-        runner.check_tuned()
+        refusal = runner.untuned()
+    if refusal and not request.dry:
+        raise UsageError(refusal)
     console().print(plan_table(suite, rows, runner.workers, runner.threads))
     for note in runner.notes(rows):
         console().print(note, soft_wrap=True)
+    if refusal:
+        console().print(f"refused without dry=true: {refusal}", soft_wrap=True)
     if not any(row.missing for row in rows):
         if damaged := runner.known.damaged:
             raise PeLabError(
@@ -188,8 +192,8 @@ class Runner:
             self._rates[key] = rate
         return self._rates[key]
 
-    def check_tuned(self) -> None:
-        """UsageError where an entry has runs in the phases, and no rate, nor is tuned before."""
+    def untuned(self) -> str:
+        """A sentence where an entry has runs in the phases, and no rate, nor is tuned before."""
         any_rate = self.suite.protocol.rates[0]
         tuned: set[tuple[str, str]] = set()
         found: dict[str, None] = {}
@@ -205,15 +209,15 @@ class Runner:
                     and self.phases.runs(phase, base, any_rate)
                 }
         if not found:
-            return
+            return ""
         first, *others = found
         more = f" and {len(others)} more" if others else ""
         said = f"{first}{more}: no rate is chosen, as "
         for run, why in self.known.damaged.items():
-            raise UsageError(f"{said}a run is damaged: {run}: {why}")
+            return f"{said}a run is damaged: {run}: {why}"
         phases = {phase: None for one in self.request.work for phase in one.phases}
         anywhere = " without part=" if self.suite.parts else ""
-        raise UsageError(
+        return (
             f"{said}runs of tuning are missing or failed: give "
             f"phases={','.join({TUNING: None, **phases})}{anywhere}, "
             "or leave it out of pe="

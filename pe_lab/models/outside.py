@@ -1,0 +1,193 @@
+"""``model=outside``: a module that was written elsewhere, from tokens to logits.
+
+Shape letters: B batch, T new tokens, S tokens so far, V vocabulary.
+"""
+
+import inspect
+import re
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.common.errors import UsageError
+from pe_lab.common.instantiate import failure, imported
+from pe_lab.models.base import Model, ModelConfig, ScoredPositions, Vocabulary
+from pe_lab.models.kv_cache import TokenCache
+from pe_lab.pe.base import PositionalEncoding
+
+SIZES = ("vocab_size", "train_len", "max_len")
+"""What a factory is called with, as far as its signature names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideConfig(ModelConfig):
+    """A module from tokens (B, T) to logits (B, T, V), or to an object with ``logits``.
+
+        factory(vocab_size=.., train_len=.., max_len=.., **arguments) -> nn.Module
+
+    ``max_len`` is the length of the longest measured sequences; a factory without ``train_len`` or
+    ``max_len`` in its signature is called without it. The weights that the factory draws from
+    torch's generator are those of the seed. The module has positions of its own, so pe=none is the
+    only choice. A module with a method ``empty_cache()`` is called as ``module(tokens, cache=..)``
+    in decoding; for one without it, all tokens are computed again.
+    """
+
+    factory: str | None
+    label: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    n_layers: int = field(default=1, init=False)
+    d_model: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        module, colon, function = (self.factory or "").partition(":")
+        if not (module and colon and function.isidentifier()):
+            raise UsageError(
+                f"model.factory={self.factory or 'null'} names no function: give "
+                "model.factory=package.module:function, which makes the model"
+            )
+
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}", self.entry()):
+            raise UsageError(
+                f"model.label={self.entry()} is not allowed, it also names folders: give at most "
+                "40 letters, digits, _, - and ., and begin with a letter"
+            )
+
+    @property
+    def word(self) -> str:
+        return f"model.factory={self.factory}"
+
+    def entry(self) -> str:
+        return self.label or (self.factory or "").rpartition(":")[2]
+
+    def null_values(self) -> dict[str, Any]:
+        return {"label": self.entry()}
+
+    def weights(self) -> int:
+        return 0
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if not encoding.hooks():
+            return None
+        return "has no effect on a model from outside, which has its own positions: set pe=none"
+
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Outside":
+        module = self._made(vocabulary)
+        if not isinstance(module, nn.Module):
+            raise UsageError(
+                f"{self.word} returns a {type(module).__name__}: return a torch.nn.Module"
+            )
+        kinds = {parameter.dtype for parameter in module.parameters()}
+        if kinds != {torch.get_default_dtype()}:
+            found = ", ".join(sorted(map(str, kinds))) or "no parameters"
+            raise UsageError(
+                f"{self.word} returns a module with {found}: give all its parameters the type "
+                f"{torch.get_default_dtype()}"
+            )
+        model = Outside(module, encodings[0])
+        self._check(model, vocabulary)
+        return model
+
+    def _made(self, vocabulary: Vocabulary) -> Any:
+        factory = imported((self.factory or "").replace(":", "."), self.word)
+        try:
+            signature = inspect.signature(factory)
+            kinds = {parameter.kind for parameter in signature.parameters.values()}
+            every = inspect.Parameter.VAR_KEYWORD in kinds
+            sizes = dict(
+                zip(SIZES, (vocabulary.size, vocabulary.train_len, vocabulary.max_len), strict=True)
+            )
+            taken = {k: v for k, v in sizes.items() if every or k in signature.parameters}
+            signature.bind(**{"vocab_size": vocabulary.size, **taken, **self.arguments})
+        except TypeError as error:
+            raise UsageError(
+                f"{self.word} does not fit its arguments ({error}): it is called with vocab_size, "
+                "train_len and max_len if it names them, and model.arguments"
+            ) from None
+        try:
+            return factory(**taken, **self.arguments)
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"{failure(self.word, error)}; correct it there") from None
+
+    def _check(self, model: "Outside", vocabulary: Vocabulary) -> None:
+        """Refuse a module that does not compute logits of the lengths that the run has."""
+        pos = torch.zeros(1, 1)
+        model.eval()
+        for shape in ((2, vocabulary.train_len), (1, vocabulary.max_len)):
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    found = model(torch.zeros(shape, dtype=torch.long), pos)
+            except UsageError:
+                raise
+            except Exception as error:
+                raise UsageError(
+                    f"{failure(self.word, error)}, with tokens of shape {shape}; correct it there"
+                ) from None
+            expected = (*shape, vocabulary.size)
+            if tuple(found.shape) != expected or not found.is_floating_point():
+                raise UsageError(
+                    f"{self.word}: its module returns {tuple(found.shape)} {found.dtype} for "
+                    f"tokens {shape}: return logits {expected}, tokens x vocabulary"
+                )
+        model.train()
+
+
+class Outside(Model):
+    """The module. Its logits stand in for hidden states."""
+
+    def __init__(self, module: nn.Module, encoding: PositionalEncoding) -> None:
+        super().__init__()
+        self.module = module
+        self.encoding = encoding
+
+    @property
+    def encodings(self) -> list[PositionalEncoding]:
+        return [self.encoding]
+
+    @property
+    def caches(self) -> bool:
+        """Whether the module has a cache for decoding."""
+        return callable(getattr(self.module, "empty_cache", None))
+
+    def empty_cache(self) -> Any:
+        return self.module.empty_cache() if self.caches else TokenCache()  # type: ignore[operator]
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        pos_BS: Tensor,
+        cache: Any = None,
+        *,
+        scored: ScoredPositions | None = None,
+        key: int | None = None,
+    ) -> Tensor:
+        if cache is not None and self.caches:
+            return _logits(self.module(tokens_BT, cache=cache))
+        t = tokens_BT.shape[1]
+        if cache is not None:
+            tokens_BT = cache.tokens_BS.extend(tokens_BT)
+        seeded = self.training and key is not None
+        cuda = [self.device] if self.device.type == "cuda" else []
+        # The module drops by torch's generator: masks follow the key, as a resumed run needs.
+        with torch.random.fork_rng(cuda) if seeded else nullcontext():
+            if seeded:
+                torch.manual_seed(key)
+            logits_BTV = _logits(self.module(tokens_BT))[:, -t:]
+        return logits_BTV if scored is None else scored.pick(logits_BTV)
+
+
+def _logits(returned: Any) -> Tensor:
+    """Models of Hugging Face return an object with ``logits``."""
+    logits = getattr(returned, "logits", returned)
+    if not isinstance(logits, Tensor):
+        raise UsageError(
+            f"model.factory: its module returns a {type(logits).__name__}: return logits, tokens x "
+            "vocabulary"
+        )
+    return logits

@@ -1,0 +1,149 @@
+"""Encodings of papers and released models of 2025 and 2026, against loops and their code."""
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from naive import SLOPES, Sight, attend, content, plain_value, sigmoid, softplus
+from torch import Tensor
+from variants import SECTIONS, dims, sequential
+
+from pe_lab.training.plan import build_encodings
+
+
+def inkling(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    width, distance = s.keys["width"], s.distance(b, i, j)
+    growth = 1.0
+    if (n := int(s.pos[b, s.key_of(i)]) + 1) > s.keys["floor"]:
+        growth += s.keys["alpha"] * math.log(n / s.keys["floor"])
+    bias = torch.zeros(())
+    if distance < s.keys["extent"]:
+        r = s.own["relative.weight"][h * width : (h + 1) * width] @ s.x[b, s.key_of(i)]
+        bias = r @ s.own["table"][:, distance]
+    return growth * (content(s, b, h, i, j) + bias)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"extent": 9, "floor": 2.0},
+        {"extent": 2, "floor": 3.0, "alpha": 0.7, "width": 3},
+        {"extent": 4, "floor": 1.0, "alpha": 0.0},
+    ],
+    ids=str,
+)
+def test_inkling(choice: dict[str, Any], size: Size) -> None:
+    agree("inkling", choice, size, partial(attend, logit=inkling, value=plain_value))
+
+
+@pytest.mark.parametrize("floor", [None, 3])
+def test_inkling_as_transformers(floor: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = pytest.importorskip("transformers.models.inkling.modeling_inkling")
+    heads, width, length = 2, 4, 9
+    config = peer.InklingTextConfig(
+        vocab_size=5, hidden_size=heads * width, num_hidden_layers=1, num_attention_heads=heads,
+        num_key_value_heads=heads, head_dim=width, d_rel=3, rel_extent=5, layer_types=["hybrid"],
+        log_scaling_n_floor=floor, log_scaling_alpha=0.3, attn_implementation="eager",
+    )  # fmt: skip
+    theirs = peer.InklingAttention(config, 0).double()
+    choice = {"width": 3, "extent": 5, "floor": floor or 1, "alpha": 0.3 if floor else 0.0}
+    ours: Any = first_layer("inkling", choice, d_model=heads * width, n_heads=heads)
+    theirs.r_proj.weight.data.copy_(ours.relative.weight)
+    theirs.rel_logits_proj.proj.data.copy_(ours.table)
+    x, seen, eager = torch.randn(2, length, heads * width), {}, peer.eager_attention_forward
+
+    def note(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **given: Any) -> Any:
+        seen.update(q=q, k=k, v=v, **given)
+        return eager(module, q, k, v, mask, **given)
+
+    # Ours gets their queries and keys after the norms. They divide by D, ours by its root.
+    monkeypatch.setattr(peer, "eager_attention_forward", note)
+    mask = torch.zeros(length, length).masked_fill(
+        torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf
+    )
+    expected, _ = theirs(x, mask)
+    growth = 1 + (0.3 * (torch.arange(1.0, length + 1) / floor).clamp(min=1).log() if floor else 0)
+    q = seen["q"] / (growth[:, None] if floor else 1) * seen["scaling"] * math.sqrt(width)
+    got = attend_by_hooks(ours, q, seen["k"], seen["v"], x, sequential(length))
+    got = got.transpose(1, 2).flatten(-2) @ theirs.o_proj.weight.T
+    # They compute weights and growth in float32.
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def grape_m(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    """The matrix exponential itself, of the generator times the distance."""
+    first, second = s.own["plane"][h]
+    generator = torch.outer(first, second) - torch.outer(second, first)
+    angle = s.distance(b, i, j) * s.keys["base"] ** (-h / s.n_heads)
+    turned = torch.linalg.matrix_exp(angle * generator) @ s.q[b, h, i]
+    return turned @ s.k[b, h, j] / math.sqrt(s.width)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("base", "width"), [(10000, 4), (3.0, 5), (2.0, 2)])
+def test_grape_m(base: float, width: int, size: Size) -> None:
+    naive = partial(attend, logit=grape_m, value=plain_value)
+    agree("grape_m", {"base": base}, size, naive, width=width)
+
+
+def test_a_plane_of_two_features_is_the_first_pair_of_rope() -> None:
+    """With one head of width 2 and a, b the axes, L turns by one radian a position."""
+    plane: Any = first_layer("grape_m", {}, d_model=2, n_heads=1)
+    plane.plane.data.copy_(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
+    rope = first_layer("rope", {}, d_model=2, n_heads=1)
+    q, k, v = torch.randn(3, 1, 1, 9, 2)
+    x = torch.randn(1, 9, 2)
+    turned = [attend_by_hooks(e, q, k, v, x, sequential(9)) for e in (plane, rope)]
+    torch.testing.assert_close(*turned, rtol=1e-12, atol=1e-12)
+
+
+def test_grape_m_starts_with_a_plane_of_unit_vectors_at_right_angles() -> None:
+    plane = build_encodings(SECTIONS["grape_m"], dims(d_model=30, n_heads=3))[0].plane
+    eye = torch.eye(2).expand(3, 2, 2)
+    torch.testing.assert_close(plane @ plane.mT, eye, rtol=1e-12, atol=1e-12)
+
+
+def grape_a(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    def gate(name: str, x: Tensor) -> Tensor:
+        if name not in s.own:
+            return torch.zeros(())
+        w = s.own[name][h]
+        return softplus(w @ x / (w @ w).sqrt() / math.sqrt(s.width))
+
+    slope = softplus(s.own["scale"][h]) * SLOPES[s.n_heads][h]
+    rate = slope * (gate("query", s.q[b, h, i]) + gate("key", s.k[b, h, j]))
+    return content(s, b, h, i, j) - rate * s.distance(b, i, j)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("gates", ["both", "query", "key"])
+def test_grape_a(gates: str, size: Size) -> None:
+    agree("grape_a", {"gates": gates}, size, partial(attend, logit=grape_a, value=plain_value))
+
+
+def grape_ap(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    """The path from the key to the query, gate by gate."""
+    width, here = s.keys["width"], s.key_of(i)
+
+    def p(t: int) -> Tensor:
+        return s.own["project.weight"][h * width : (h + 1) * width] @ s.x[b, t]
+
+    total, half = content(s, b, h, i, j), width // 2
+    for t in range(j + 1, here + 1):
+        n = p(t) / ((p(t) @ p(t)) / width + torch.finfo(s.x.dtype).eps).sqrt()
+        cos, sin = math.cos(int(s.pos[b, t])), math.sin(int(s.pos[b, t]))
+        turned = [n[m] * cos + n[m + half] * sin for m in range(half)]
+        turned += [n[m + half] * cos - n[m] * sin for m in range(half)]
+        agreed = sum(one * other for one, other in zip(p(here), turned, strict=True)) / width
+        total = total + SLOPES[s.n_heads][h] * sigmoid(agreed).log()
+    return total
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("width", [2, 6])
+def test_grape_ap(width: int, size: Size) -> None:
+    agree("grape_ap", {"width": width}, size, partial(attend, logit=grape_ap, value=plain_value))
