@@ -5,13 +5,14 @@ STAMP  := $(VENV)/.installed
 # Only to test against; its licence, CC BY-NC 4.0, and its pins keep it out of VENV.
 OPENWANDB := .venv-wandb/bin/openwandb
 PEERS  := $(VENV)/.installed-peers
+SITE   := $(VENV)/.installed-site
 RUN    ?= task=flipflop pe=cope
 CHAOS  ?= 10
 # A file's tests share a worker and so its fixtures. Files with few tests are not left for the end:
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-corruption planted causes mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard findings clean
+.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-corruption planted causes mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +28,10 @@ $(PEERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers,hf]'
 	# The authors' own xPos. Its pins (fairscale, an old timm) are for other parts of it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'torchscale>=0.3,<0.4'
+	@touch $@
+
+$(SITE): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,site]'
 	@touch $@
 
 $(OPENWANDB):
@@ -108,9 +113,15 @@ docs: $(STAMP) ## docs/encodings.md, docs/tasks.md and the pictures
 leaderboard: $(STAMP) ## docs/leaderboard.md and README.md's table, from the shipped results of the suite
 	$(BIN)/python -m docs.leaderboard
 
+site: $(SITE) ## the documentation site and the interactive leaderboard, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+test-site: $(SITE) ## the site in Chromium: it fits, loads nothing from elsewhere, and filters
+	$(BIN)/python -m pytest -m "extended or not extended" tests/test_site.py
+
 findings: $(STAMP) ## the sweeps of docs/findings.md, some 22 core-hours (python -m docs.findings NAME: one)
 	$(BIN)/python -m docs.findings
 
 clean: ## remove what make made; runs/ stays
-	rm -rf $(VENV) build dist test-artefacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site test-artefacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from pe_lab.common.config_dir import plugin_sources
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
 from pe_lab.config.check import encoding_section, fill_parts, repository_of
@@ -81,8 +82,9 @@ def longest_of(train_len: int, max_len: int | None) -> int:
 
 def with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
     """``encodings`` for these sizes."""
-    section = encoding_section(pe, "pe", repository_of(SHIPPED)) | keys
-    filled: Any = OmegaConf.to_container(fill_parts(OmegaConf.create({"pe": section}), SHIPPED))
+    sources = [*SHIPPED, *plugin_sources()]
+    section = encoding_section(pe, "pe", repository_of(sources)) | keys
+    filled: Any = OmegaConf.to_container(fill_parts(OmegaConf.create({"pe": section}), sources))
     return build_encodings(filled["pe"], dims)
 
 
@@ -107,7 +109,8 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         pe: the name of an encoding, or one from ``encodings``, of which each layer takes its own.
-        train_len, max_len: as in ``encodings``, if ``pe`` is a name.
+        train_len: as in ``encodings``, if ``pe`` is a name.
+        max_len: as in ``encodings``, if ``pe`` is a name.
         causal: a token sees itself and those before it; False: all tokens.
         dropout: of the attention weights.
         keys: keys of the encoding that differ from its yaml.

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
@@ -111,11 +111,11 @@ def test_what_pe_lab_check_holds(name: str, check: Callable[..., str], float64: 
 
 @every_model
 def test_yaml_and_class_hold_the_same_keys(name: str) -> None:
-    """But for keys that a class takes over and that mean nothing in it: those take null alone."""
+    """But for keys that mean nothing in a derived class: those take null, or false, alone."""
     section = facts.section(name, "model")
     hints = get_type_hints(get_object(section["_target_"]).__init__)
-    taken = {key for key, hint in hints.items() if hint is not type(None)} - {"return"}
-    assert taken == section.keys() - {"_target_"}
+    taken = {key for key, hint in hints.items() if hint not in (type(None), Literal[False])}
+    assert taken - {"return"} == section.keys() - {"_target_"}
 
 
 def words(name: str, *more: str) -> list[str]:

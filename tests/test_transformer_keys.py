@@ -1,4 +1,5 @@
-"""Keys of the transformer, and model.logn=learned: logits times s_h log n, for every encoding."""
+"""Keys of the transformer: logits times s_h log n or in steps, sinks, output gates, norms of q and
+k, for every encoding."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pe_lab.core.dropout import Drop
 from pe_lab.evaluation.contract import base as tiny_models
 from pe_lab.evaluation.contract import models
 from pe_lab.evaluation.contract.encodings import cache_gap
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.base import LayerConfig, Vocabulary
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.none import NoPE
@@ -129,6 +130,86 @@ def test_weights_in_loops(pe: str, window: int | None) -> None:
         assert not weights[b, h, i, :first].any()
 
 
+@pytest.mark.parametrize(("window", "encoded"), [(None, True), (4, True), (None, False)])
+def test_steps_of_logn_in_loops(window: int | None, encoded: bool) -> None:
+    """Only in layers without the encoding, where there are any."""
+    layers = {} if encoded else {1: LayerConfig(encoded=False)}
+    model = plain(scaled("rope", window=window, logn=3, layers=layers))
+    for number, layer in enumerate(model.layers):
+        attention: Any = layer.attention
+        inputs = attention.inputs(torch.randn(2, 11, 16), SCALED_POS, None)
+        q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
+        logits, _ = attention.weights(q, k, inputs)
+        for i, j in [(0, 0), (1, 0), (2, 1), (8, 8), (10, 9)]:
+            n = i + 1 if window is None else min(i + 1, window)
+            factor = 1 + 0.1 * math.log(1 + n // 3) if encoded or number == 1 else 1
+            expected = factor * (q[:, :, i] * k[:, :, j]).sum(-1) / math.sqrt(8)
+            torch.testing.assert_close(logits[:, :, i, j], expected)
+
+
+EXTRAS = {"sink": True, "output_gate": True, "qk_norm": True, "logn": None}
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("pe", ["none", "rope", "alibi"])
+def test_sink_gate_and_norms_in_loops(pe: str, window: int | None) -> None:
+    layer: Any = plain(scaled(pe, window=window, **EXTRAS)).layers[0]
+    attention, x = layer.attention, torch.randn(2, 11, 16)
+    got, _ = attention(x, SCALED_POS)
+    q, k, v = (y.view(2, 11, 2, 8).transpose(1, 2) for y in attention.qkv(x).chunk(3, -1))
+    q, k = (
+        y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight
+        for y, norm in zip((q, k), attention.norms, strict=True)
+    )
+    inputs = AttentionInputs(x, q, k, v, SCALED_POS, SCALED_POS)
+    q, k = attention.encoding.rotate(q, k, inputs)
+    bias = attention.encoding.bias(SCALED_POS, SCALED_POS)
+    for b, i in [(0, 0), (1, 3), (0, 10)]:
+        mixed = []
+        for h in range(2):
+            total, value = attention.sink[h].exp(), torch.zeros(8)
+            for j in range(0 if window is None else max(0, i + 1 - window), i + 1):
+                logit = q[b, h, i] @ k[b, h, j] / math.sqrt(8)
+                e = (logit if bias is None else logit + bias[0, h, i, j]).exp()
+                total, value = total + e, value + e * v[b, h, j]
+            mixed.append(value / total)
+        gates = 1 / (1 + (-(attention.gate.weight @ x[b, i])).exp())
+        torch.testing.assert_close(got[b, i], attention.out(torch.cat(mixed) * gates))
+
+
+def test_sink_as_gpt_oss() -> None:
+    peer = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    attention: Any = plain(scaled("none", sink=True, logn=None)).layers[0].attention
+    theirs = nn.Module()
+    theirs.sinks, theirs.num_key_value_groups = attention.sink, 1
+    inputs = attention.inputs(torch.randn(2, 11, 16), SCALED_POS, None)
+    q, k, v = inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD
+    ahead = torch.full((11, 11), -torch.inf).triu(1)[None, None]
+    expected, _ = peer.eager_attention_forward(theirs, q, k, v, ahead, scaling=8**-0.5)
+    got = attention.mix(q, k, inputs, None)[0]
+    torch.testing.assert_close(got.transpose(1, 2), expected)
+
+
+@pytest.mark.parametrize("changes", [EXTRAS, {"logn": 3}], ids=["extras", "steps"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        models.no_look_ahead, models.gradients_reach, models.scored_positions,
+        models.half_precision, models.cached, models.fast_equals_plain, models.round_trip,
+    ],
+)  # fmt: skip
+def test_contract(check: Callable[..., str], changes: dict[str, Any]) -> None:
+    check(small("transformer") | changes)
+
+
+@pytest.mark.parametrize("changes", [EXTRAS, {"logn": 3}], ids=["extras", "steps"])
+@pytest.mark.parametrize("pe", ["rope", "cope", "shaw", "fox"])
+def test_with_kernels_and_cache(pe: str, changes: dict[str, Any]) -> None:
+    model = scaled(pe, **changes)
+    tiny_models.fast_equals_plain(model, plain(model), SCALED_TOKENS, [SCALED_POS], loose=10)
+    cache_gap(model, SCALED_TOKENS, SCALED_POS, 5, 1, 5)
+
+
 @pytest.mark.parametrize("pe", NAMES)
 def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
     model = scaled(pe)
@@ -144,9 +225,11 @@ def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
 def test_runs_made_before_keep_their_identity() -> None:
     (job,) = checked_jobs(tiny("pe=rope"))
     now = as_mapping(job)
-    before = {**now, "model": {k: v for k, v in now["model"].items() if k != "logn"}}
-    (learned,) = checked_jobs(tiny("pe=rope", "model.logn=learned"))
-    assert identity(now) == identity(before) != identity(as_mapping(learned))
+    before = {**now, "model": {k: v for k, v in now["model"].items() if k not in EXTRAS}}
+    assert identity(now) == identity(before)
+    for key in ("logn=learned", "logn=8", "sink=true", "output_gate=true", "qk_norm=true"):
+        (changed,) = checked_jobs(tiny("pe=rope", f"model.{key}"))
+        assert identity(before) != identity(as_mapping(changed))
 
 
 @pytest.mark.parametrize(
@@ -163,3 +246,18 @@ def test_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
     if words[0] == "model=linear_attention":
         changed = [word.replace("model.logn", "+model.logn") for word in changed]
     assert_refused(here(*changed), *parts)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (
+            ("pe=stick_breaking", "model.sink=true"),
+            ["pe=stick_breaking replaces softmax", "model.sink=false", "rope"],
+        ),
+        (("pe=stick_breaking", "model.logn=8"), ["model.logn=8 scales", "model.logn=null"]),
+        (("pe=rope", "model.logn=0"), ["model.logn=0"]),
+    ],
+)
+def test_sink_and_steps_are_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
+    assert_refused(here(*tiny(*words)), *parts)

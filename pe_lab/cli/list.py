@@ -16,6 +16,7 @@ from hydra.utils import get_object
 from rich.table import Table
 
 from pe_lab.common.console import console
+from pe_lab.common.errors import sentence
 from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import CHOICES, choices
 
@@ -25,7 +26,11 @@ def summary_line(text: str) -> str:
     with the number of jobs and the cost in a recipe's header."""
     target = (yaml.safe_load(text) or {}).get("_target_")
     if target is not None:
-        return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
+        try:
+            return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
+        # Of an installed package. Its other users shall see the list.
+        except Exception as error:
+            return f"cannot be imported: {sentence(error)}"
     comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#"))
     title = next((line for line in comments if not line.startswith("@package")), "")
     cost = re.search(r"^# cost: (.+?) for all (.+? jobs)", text, flags=re.MULTILINE)

@@ -1,19 +1,26 @@
-"""The folder of the package's yamls, and the one that ``--config-dir`` adds to it.
+"""The folder of the package's yamls, the one that ``--config-dir`` adds to it, and those that
+installed packages bring.
 
 A recorded configuration may come from somebody else, and importing a module runs it. Three kinds of
-classes are imported for it: those of pe_lab, those that a yaml of ``--config-dir`` names, and those
-that are already imported.
+classes are imported for it: those of pe_lab, those that a yaml of ``--config-dir`` or of such a
+package names, and those that are already imported.
 """
 
 import importlib
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pe_lab import __path__ as package
 from pe_lab.common.errors import UsageError
+
+logger = logging.getLogger("pe_lab")
 
 
 def conf() -> Path:
@@ -60,14 +67,71 @@ def trust(config_dir: str | None) -> None:
         return
     check_config_dir(config_dir)
     importable(config_dir)
+    _trust(sorted(Path(config_dir).rglob("*.yaml")))
+
+
+def _trust(paths: Iterable[Path]) -> None:
     # Imported here: help and completion need no yaml.
     import yaml
 
-    for path in sorted(Path(config_dir).rglob("*.yaml")):
+    for path in paths:
         try:
             _named.update(classes(yaml.safe_load(path.read_text("utf-8"))))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"{path} is no yaml ({error}): correct or remove it") from None
+
+
+GROUPS = {"pe_lab.encodings": "pe", "pe_lab.tasks": "task", "pe_lab.models": "model"}
+"""Group of entry points -> group of yamls."""
+
+
+@cache
+def plugins() -> tuple[Path, ...]:
+    """The folders that installed packages bring, each laid out as that of ``--config-dir``.
+
+        [project.entry-points."pe_lab.encodings"]
+        decay = "pe_lab_decay"
+
+    says that the folder of the package ``pe_lab_decay`` has ``pe/decay.yaml``. A package with a
+    fault is left out, with a warning.
+    """
+    packages: dict[str, list[EntryPoint]] = {}
+    every = entry_points()
+    for entry in (one for group in GROUPS for one in every.select(group=group)):
+        packages.setdefault(entry.value, []).append(entry)
+    found: dict[Path, set[str]] = {}
+    for value, entries in sorted(packages.items()):
+        files = {f"{GROUPS[entry.group]}/{entry.name}.yaml" for entry in entries}
+        try:
+            folder = _plugin(value, files)
+            for other, theirs in found.items():
+                if both := sorted(files & theirs):
+                    raise UsageError(f"{other} has {both[0]}, too: uninstall one of them")
+            found[folder] = files
+        # Of any kind: to find a package in another one runs code of it.
+        except (Exception, SystemExit) as error:
+            name = next((entry.dist.name for entry in entries if entry.dist), value)
+            reason = " ".join(str(error).split()) or type(error).__name__
+            logger.warning("the installed package %s is left out: %s", name, reason)
+    return tuple(found)
+
+
+def _plugin(package: str, files: Iterable[str]) -> Path:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(f"its entry point names {package}, which is not a package")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    for name in sorted(files):
+        if not (folder / name).is_file():
+            raise UsageError(f"its entry point names {name}, and {folder} has no such file")
+    check_config_dir(str(folder))
+    _trust(path for group in GROUPS.values() for path in sorted((folder / group).glob("*.yaml")))
+    return folder
+
+
+def plugin_sources() -> list[dict[str, Any]]:
+    """``plugins`` as configuration sources of Hydra."""
+    return [{"provider": "plugin", "schema": "file", "path": str(one)} for one in plugins()]
 
 
 def importable(folder: str) -> None:
@@ -82,6 +146,7 @@ def importable(folder: str) -> None:
 
 def refuse_foreign(config: Any, path: Path) -> None:
     """UsageError if the configuration of the run in ``path`` names a class that is not allowed."""
+    plugins()
     for name in classes(config):
         module, _, last = name.rpartition(".")
         # Not by hasattr, with which a module may import another one.

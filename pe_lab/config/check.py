@@ -47,7 +47,7 @@ def check_composed(cfg: DictConfig) -> Config:
     names = {group: str(choices[group]) for group in GROUPS if choices.get(group) is not None}
     for source in runtime.config_sources:
         # The folder of --config-dir, here for workers too.
-        if source.schema == "file":
+        if source.schema == "file" and source.provider != "plugin":
             importable(source.path)
     cfg = fill_parts(cfg, runtime.config_sources)
     try:

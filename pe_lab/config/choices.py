@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from pe_lab.common.config_dir import conf
+from pe_lab.common.config_dir import conf, plugins
 
 CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""
@@ -13,12 +13,15 @@ CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 
 @cache
 def choices(group: str) -> Mapping[str, Path]:
-    """Name -> yaml of each option of a group; those in its folders are ``folder/name``."""
-    folder = conf() / group
-    return {
+    """Name -> yaml of each option of a group, with those of installed packages; those in its
+    folders are ``folder/name``."""
+    folders = [folder / group for folder in (*plugins(), conf())]
+    found = {
         path.relative_to(folder).with_suffix("").as_posix(): path
-        for path in sorted(folder.rglob("*.yaml"))
+        for folder in folders
+        for path in folder.rglob("*.yaml")
     }
+    return dict(sorted(found.items()))
 
 
 def bare_word(word: str) -> str:

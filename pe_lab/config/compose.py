@@ -21,7 +21,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_lab.common.config_dir import check_config_dir
+from pe_lab.common.config_dir import check_config_dir, plugins
 from pe_lab.common.errors import UsageError
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES
@@ -47,12 +47,15 @@ CONFIG_PATH = "pkg://pe_lab.conf"
 
 
 def open_hydra(args: Any) -> Hydra:
-    """Hydra with our configuration and the folder of ``--config-dir``, set as GlobalHydra."""
+    """Hydra with our configuration, the folder of ``--config-dir`` and those of installed packages,
+    set as GlobalHydra."""
     search_path = create_config_search_path(CONFIG_PATH)
     if args.config_dir is not None:
         check_config_dir(args.config_dir)
         folder = Path(args.config_dir).absolute()
         search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    for folder in plugins():
+        search_path.prepend("plugin", f"file://{folder}", SearchPathQuery(provider="schema"))
     return Hydra.create_main_hydra2("pe-lab", search_path)
 
 

@@ -292,7 +292,7 @@ class _Bench:
         encodings = self.model.encodings
         if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
             return False
-        if any(layer.attention.logn is not None for layer in _layers(self.model)):
+        if any(layer.attention.scales_logits for layer in _layers(self.model)):
             return False
         return any({"bias", "logits"} & e.hooks() for e in encodings)
 

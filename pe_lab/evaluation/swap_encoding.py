@@ -15,6 +15,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_lab.common.config_dir import plugin_sources
 from pe_lab.common.errors import UsageError
 from pe_lab.common.validation import as_yaml
 from pe_lab.config.check import check, encoding_section, fill_parts, repository_of
@@ -83,7 +84,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 class EncodingConfigs:
-    """The yamls of conf/pe, preceded by those of the user's ``--config-dir``."""
+    """The yamls of conf/pe and of installed packages, after those of ``--config-dir``."""
 
     def __init__(self, config_dir: str | None = None) -> None:
         register_resolvers()
@@ -91,6 +92,7 @@ class EncodingConfigs:
         if config_dir is not None:
             path = str(Path(config_dir).absolute())
             self.sources.insert(0, {"provider": "user", "schema": "file", "path": path})
+        self.sources += plugin_sources()
         self.repository = repository_of(self.sources)
 
     def names(self) -> list[str]:

@@ -54,14 +54,15 @@ class FastAttention(Attention):
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
         squared = getattr(self, "squared", False)
-        self.softmax = "normalize" not in hooks and not squared
+        changed = squared or self.sink is not None
+        self.softmax = "normalize" not in hooks and not changed
         self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
         self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
         # Each query depends on the keys up to it alone, as in decoding.
         self.row_by_row = "layer_state" not in hooks and self.encoding.whole_sequence is None
-        # No kernel has windows, nor the squares of GAU.
-        self.kernel = None if squared or self.window is not None else kernel_of(self.encoding)
-        if self.logn is not None and not hooks <= ONLY_ROTATION_AND_BIAS - {"bias"}:
+        # No kernel has windows, sinks, nor the squares of GAU.
+        self.kernel = None if changed or self.window is not None else kernel_of(self.encoding)
+        if self.scales_logits and not hooks <= ONLY_ROTATION_AND_BIAS - {"bias"}:
             # Scaled queries would scale the content alone.
             self.kernel, self.sdpa = None, False
 
@@ -72,14 +73,14 @@ class FastAttention(Attention):
             self.choose_kernel()
         mixed = None
         kernel = self.kernel if self._fits(inputs) else None
-        if kernel is not None and cache is None and self.logn is None:
+        if kernel is not None and cache is None and not self.scales_logits:
             q, k = inputs.q_BHTD, inputs.k_BHSD
             mixed = kernel.attend(kernel.rotating, q, k, inputs, drop)
         if mixed is not None:
             return mixed, inputs.carried
         q, k, inputs = self.rotate(inputs, pos_BS, cache)
         fused_q = q
-        if self.logn is not None and (kernel is not None or self.sdpa):
+        if self.scales_logits and (kernel is not None or self.sdpa):
             fused_q = (q * self.growth(q.shape[2], k.shape[2])).to(q.dtype)
         if kernel is not None:
             mixed = kernel.attend(kernel.terms, fused_q, k, inputs, drop)

@@ -14,9 +14,14 @@ from pe_lab.models.base import ScoredPositions, TransformerSizes
 from pe_lab.models.conv import CausalConv
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.functional import additive
 
 LOGN_START = 0.43
 """s of scalable softmax at first: the value of the paper's figure 1."""
+QK_NORM_EPS = 1e-6
+"""Of Qwen3 and Gemma 3."""
+LOGN_SLOPE = 0.1
+"""How fast the steps of ``logn`` grow: attn_scale of Llama 4, beta of Ministral 3."""
 
 
 class Attention(nn.Module):
@@ -29,11 +34,16 @@ class Attention(nn.Module):
     Args:
         scaled_heads: the number of heads if logits are multiplied by s_h log n (scalable softmax,
             ``logn: learned``), n the number of keys that the query sees; None: they are not.
+        every: the N of the factor 1 + 0.1 ln(1 + floor(n / N)) of logits; None: no such factor.
         conv: the convolution that ``project`` applies to queries, keys and values; None: none.
     """
 
     out: nn.Module
     """The output projection."""
+    sink: nn.Parameter | None
+    """(H,): a logit of each head, in the denominator of softmax alone; None: there is none."""
+    gate: nn.Linear | None
+    """The projection whose sigmoid multiplies the averaged values; None: there is none."""
 
     def __init__(
         self,
@@ -41,9 +51,13 @@ class Attention(nn.Module):
         encoding: PositionalEncoding,
         scaled_heads: int | None = None,
         conv: CausalConv | None = None,
+        every: int | None = None,
     ) -> None:
         super().__init__()
         self.logn: nn.Parameter | None = None
+        self.sink: nn.Parameter | None = None
+        self.gate: nn.Linear | None = None
+        self.every = every
         if scaled_heads is not None:
             self.logn = nn.Parameter(torch.full((scaled_heads,), LOGN_START))
         windows = [w for w in (window, encoding.window) if w is not None]
@@ -87,6 +101,8 @@ class Attention(nn.Module):
         inputs = self.inputs(x_BTE, pos_BS, carried, queries, cache)
         mixed, carried = self.attend(inputs, pos_BS, cache, drop)
         features = heads_to_features(mixed)
+        if self.gate is not None:
+            features = features * self.gate(x_BTE[:, -features.shape[1] :]).sigmoid()
         if scored is not None:
             features = scored.pick(features, t)
         return self.out(features), last_tokens(carried, t)
@@ -144,21 +160,33 @@ class Attention(nn.Module):
         bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
         if bias is not None:
             logits = logits + bias
-        if self.logn is not None:
+        if self.scales_logits:
             logits = logits * self.growth(q.shape[2], k.shape[2])
         return logits, self.normalize(logits, inputs)
 
+    @property
+    def scales_logits(self) -> bool:
+        """Whether logits are multiplied by ``growth``."""
+        return self.logn is not None or self.every is not None
+
     def growth(self, t: int, s: int) -> Tensor:
-        """s_h log n of the last t of s tokens, (H, T, 1)."""
-        assert self.logn is not None
-        n_T1 = torch.arange(s - t + 1, s + 1, device=self.logn.device)[:, None]
+        """The factor of the logits of the last t of s tokens, (H or 1, T, 1)."""
+        device = next(self.parameters()).device
+        n_T1 = torch.arange(s - t + 1, s + 1, device=device)[:, None]
         if self.window is not None:
             n_T1 = n_T1.clamp(max=self.window)
-        return self.logn[:, None, None] * n_T1.log()
+        if self.logn is not None:
+            return self.logn[:, None, None] * n_T1.log()
+        assert self.every is not None
+        return 1 + LOGN_SLOPE * (n_T1 // self.every).log1p()[None]
 
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attention weights from logits: softmax, or what the encoding replaces it with."""
-        return self.encoding.normalize(logits_BHTS, inputs.mask_TS)
+        if self.sink is None:
+            return self.encoding.normalize(logits_BHTS, inputs.mask_TS)
+        seen_BHTS = logits_BHTS + additive(inputs.mask_TS, logits_BHTS.dtype)
+        sink_BHT1 = self.sink.to(seen_BHTS.dtype)[:, None, None].expand(*seen_BHTS.shape[:3], 1)
+        return torch.cat((seen_BHTS, sink_BHT1), -1).softmax(-1)[..., :-1]
 
     def average(
         self,
@@ -180,11 +208,19 @@ class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
-        scaled = cfg.n_heads if cfg.logn == "learned" else None
-        super().__init__(cfg.window, encoding, scaled, cfg.new_conv("qkv", 3 * cfg.d_model))
+        conv = cfg.new_conv("qkv", 3 * cfg.d_model)
+        super().__init__(cfg.window, encoding, cfg.scaled_heads(cfg.n_heads), conv, cfg.logn_every)
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out: nn.Linear = nn.Linear(cfg.d_model, cfg.d_model)
+        if cfg.sink:
+            self.sink = nn.Parameter(torch.zeros(cfg.n_heads))
+        if cfg.output_gate:
+            self.gate = nn.Linear(cfg.d_model, cfg.d_model, bias=False)
+        self.norms = None
+        if cfg.qk_norm:
+            width = cfg.d_model // cfg.n_heads
+            self.norms = nn.ModuleList(nn.RMSNorm(width, eps=QK_NORM_EPS) for _ in "qk")
 
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if self.conv is not None:
@@ -197,8 +233,10 @@ class MultiHeadAttention(Attention):
             e, weight, bias = x_BTE.shape[-1], self.qkv.weight, self.qkv.bias
             q = wide(F.linear(x_BTE[:, -queries:], weight[:e], bias[:e]))
             k, v = wide(F.linear(x_BTE, weight[e:], bias[e:])).chunk(2, -1)
-        n = self.n_heads
-        return features_to_heads(q, n), features_to_heads(k, n), features_to_heads(v, n)
+        q, k, v = (features_to_heads(y, self.n_heads) for y in (q, k, v))
+        if self.norms is not None:
+            q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
+        return q, k, v
 
 
 def wide(x: Tensor) -> Tensor:

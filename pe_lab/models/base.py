@@ -235,7 +235,10 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
 
     ``logn: learned`` multiplies the logits, with what an encoding adds to them, by s_h log n: n
     is the number of keys that the query sees, s_h a parameter of each head and layer. Source:
-    scalable softmax, Nakanishi 2025 (2501.19399).
+    scalable softmax, Nakanishi 2025 (2501.19399). A number N multiplies them by 1 + 0.1 ln(1 +
+    floor(n / N)) instead, in the layers without the encoding, or in all if each has it. N is the
+    trained length in Llama 4 (which does so without positions only) and in Ministral 3 (floor((n -
+    1) / N)): nothing changes before it.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)]
@@ -243,7 +246,16 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
     norm_position: Literal["pre", "post"]
     tied_embeddings: bool
     window: PositiveInt | None = None
-    logn: Literal["learned"] | None = None
+    logn: Literal["learned"] | PositiveInt | None = None
+
+    def scaled_heads(self, n_heads: int) -> int | None:
+        """The heads with a learned factor of the logits; None: there is none."""
+        return n_heads if self.logn == "learned" else None
+
+    @property
+    def logn_every(self) -> int | None:
+        """The N of ``logn``; None: it is no number."""
+        return self.logn if isinstance(self.logn, int) else None
 
     def refuses_scaling(self, encoding: PositionalEncoding) -> str | None:
         """Why the logits of an encoding cannot be scaled by ``logn``, as ``refuses`` says it."""
@@ -251,13 +263,13 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
             return None
         if "normalize" in encoding.hooks():
             return (
-                "replaces softmax, whose logits model.logn=learned scales: set model.logn=null, or "
-                "choose one that leaves softmax ({fitting})"
+                f"replaces softmax, whose logits model.logn={self.logn} scales: set "
+                "model.logn=null, or choose one that leaves softmax ({fitting})"
             )
         if encoding.needs_softmax is not None and "logn=" in encoding.needs_softmax:
             key = encoding.needs_softmax
             return (
-                f"with {key} scales logits by log n, as model.logn=learned does: set "
+                f"with {key} scales logits by log n, as model.logn={self.logn} does: set "
                 f"pe.{key.partition('=')[0]}=none or model.logn=null"
             )
         return None
@@ -285,6 +297,12 @@ class TransformerSizes(DecoderConfig):
     ``init: scaled`` is the initialisation of transformer.py; ``pytorch`` is that of nn.Linear:
     biases too are uniform in +-1/sqrt(fan in), and no projection is divided. ``hidden_dropout``
     also drops hidden units of the feed-forward.
+
+    ``sink`` adds exp of a learned logit of each head to the denominator of softmax, so that a query
+    may attend to nothing: gpt-oss (2508.10925) and DeepSeek-V4; it starts at 0. ``output_gate``
+    multiplies the averaged values by sigmoid(W x), x the input of attention, before the output
+    projection: Qiu 2025 (2505.06708). ``qk_norm`` normalises each head's queries and keys by
+    RMSNorm before any rotation: Henry 2020 (2010.04245), in the form of Qwen3 and Gemma 3.
     """
 
     n_heads: PositiveInt
@@ -292,6 +310,9 @@ class TransformerSizes(DecoderConfig):
     activation: Activation
     init: Literal["scaled", "pytorch"] = "scaled"
     hidden_dropout: bool = False
+    sink: bool = False
+    output_gate: bool = False
+    qk_norm: bool = False
     layers: dict[int, LayerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -327,6 +348,8 @@ class TransformerSizes(DecoderConfig):
             for key in ("n_heads", "d_ff", "activation", "window")
             if (value := getattr(layer, key)) is not None
         }
+        if self.logn_every is not None and self.without() and number not in self.without():
+            changed["logn"] = None
         return replace(self, **changed, layers={})
 
     @property

@@ -54,9 +54,9 @@ class GAUConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.attention == "relu2" and self.logn == "learned":
+        if self.attention == "relu2" and self.logn is not None:
             raise ValueError(
-                "logn=learned scales the logits of softmax, and attention=relu2 has none: set "
+                f"logn={self.logn} scales the logits of softmax, and attention=relu2 has none: set "
                 "attention=softmax or logn=null"
             )
 
@@ -111,8 +111,8 @@ class SharedKeyAttention(Attention):
 
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
         all_widths = 2 * cfg.head_width + cfg.width
-        scaled, conv = 1 if cfg.logn == "learned" else None, cfg.new_conv("qkv", all_widths)
-        super().__init__(cfg.window, encoding, scaled, conv)
+        conv = cfg.new_conv("qkv", all_widths)
+        super().__init__(cfg.window, encoding, cfg.scaled_heads(1), conv, cfg.logn_every)
         self.squared, self.width = cfg.attention == "relu2", cfg.width
         self.activation = ACTIVATIONS[cfg.activation]
         self.vz = nn.Linear(cfg.d_model, cfg.width + cfg.head_width)

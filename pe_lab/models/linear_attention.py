@@ -5,7 +5,7 @@ Shape letters as in transformer.py; D head width, N chunks, C tokens of a chunk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,9 @@ class LinearAttentionConfig(TransformerConfig):
 
     window: None = None
     logn: None = None
+    sink: Literal[False] = False
+    output_gate: Literal[False] = False
+    qk_norm: Literal[False] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,6 +40,11 @@ class TransformerConfig(TransformerSizes):
     """Decoder-only transformer: in every layer multi-head attention, then a feed-forward."""
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if self.sink and "normalize" in encoding.hooks():
+            return (
+                "replaces softmax, whose denominator model.sink=true adds to: set "
+                "model.sink=false, or choose one that leaves softmax ({fitting})"
+            )
         return self.refuses_scaling(encoding)
 
     def build(
@@ -139,6 +144,8 @@ class Block(Layer):
     def initialise(self, n_layers: int) -> None:
         for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):
             draw(linear, biases=not self.scaled)
+        if self.attention.gate is not None:
+            draw(self.attention.gate)
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))
@@ -150,7 +157,7 @@ def draw(linear: nn.Linear, biases: bool = False) -> None:
     linear.weight.uniform_(-bound, bound)
     if biases:
         linear.bias.uniform_(-bound, bound)
-    else:
+    elif linear.bias is not None:
         linear.bias.zero_()
 
 

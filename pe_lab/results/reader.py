@@ -303,5 +303,6 @@ def follows(default: Any) -> bool:
 @cache
 def _yaml(name: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    content = (conf() / f"{name}.yaml").read_bytes()
+    group, _, last = name.rpartition("/")
+    content = (choices(group)[last] if group else conf() / f"{name}.yaml").read_bytes()
     return dict(yaml.load(content, Loader=loader) or {})

@@ -50,7 +50,10 @@ ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.models.recurrent.GRUConfig": {"conv": None},
     "pe_lab.models.recurrent.LSTMConfig": {"conv": None},
     "pe_lab.models.seq2seq.Seq2SeqConfig": {"conv": None},
-    "pe_lab.models.transformer.TransformerConfig": {"logn": None, **_CONV},
+    "pe_lab.models.transformer.TransformerConfig": {
+        **{"logn": None, "sink": False, "output_gate": False, "qk_norm": False},
+        **_CONV,
+    },
     "pe_lab.pe.fope.FoPE": {"fourier_norm": True},
     "pe_lab.pe.pi.PI": {"fraction": 1, "drop": None},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
