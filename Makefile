@@ -56,9 +56,9 @@ browser: ## Chromium for the tests of the report, by apt-get where it is missing
 test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-test-peers: $(PEERS) ## the encodings against code by others and in transformers' models, none skipped
+test-peers: $(PEERS) ## encodings and models against code by others and in transformers' models, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
-	$(BIN)/python -m pytest tests/test_hf.py -m "extended or not extended"
+	$(BIN)/python -m pytest tests/test_hf.py tests/test_linear_recurrent.py -m "extended or not extended"
 	PEERS=required $(BIN)/python -m pytest tests/test_outside.py -m extended
 
 test-chaos: $(STAMP) ## kills, failing disks and random configurations; CHAOS=minutes (10)

@@ -109,7 +109,7 @@ class MultiHeadAttention(nn.Module):
 
     Args:
         pe: the name of an encoding, or one from ``encodings``, of which each layer takes its own.
-        train_len: as in ``encodings``, if ``pe`` is a name.
+        train_len: as in ``encodings``, if ``pe`` is a name; None: 1024.
         max_len: as in ``encodings``, if ``pe`` is a name.
         causal: a token sees itself and those before it; False: all tokens.
         dropout: of the attention weights.
@@ -127,7 +127,7 @@ class MultiHeadAttention(nn.Module):
         n_heads: int,
         pe: str | PositionalEncoding = "cope",
         *,
-        train_len: int = TRAIN_LEN,
+        train_len: int | None = None,
         max_len: int | None = None,
         causal: bool = True,
         dropout: float = 0.0,
@@ -138,13 +138,16 @@ class MultiHeadAttention(nn.Module):
         self.p, self.causal = dropout, causal
         if isinstance(pe, str):
             sizes = {"d_model": d_model, "n_heads": n_heads, "max_len": max_len}
-            made = encoding(pe, train_len=train_len, **sizes, **keys)
+            trained = TRAIN_LEN if train_len is None else train_len
+            made = encoding(pe, train_len=trained, **sizes, **keys)
             _refuse_at_input(made, pe)
         else:
             made, pe = pe, type(pe).__name__
-            if keys or max_len is not None:
+            lengths = {"train_len": train_len, "max_len": max_len}
+            fixed = [*keys, *(key for key, value in lengths.items() if value is not None)]
+            if fixed:
                 raise UsageError(
-                    f"{[*keys, 'max_len'][0]} cannot be set for an encoding that is made already: "
+                    f"{fixed[0]} cannot be set for an encoding that is made already: "
                     "set it in pe_lab.nn.encodings, or give a name"
                 )
         if "layer_state" in made.hooks() | made.idle:

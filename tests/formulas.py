@@ -33,7 +33,8 @@ def activated(x: Tensor, activation: str) -> Tensor:
 def normed(x: Tensor, norm: nn.Module) -> Tensor:
     """The vector after a LayerNorm or RMSNorm with these weights."""
     if isinstance(norm, nn.RMSNorm):
-        return x / (x.square().mean() + torch.finfo(x.dtype).eps).sqrt() * norm.weight
+        eps = torch.finfo(x.dtype).eps if norm.eps is None else norm.eps
+        return x / (x.square().mean() + eps).sqrt() * norm.weight
     assert isinstance(norm, nn.LayerNorm)
     centred = x - x.mean()
     return centred / (centred.square().mean() + norm.eps).sqrt() * norm.weight + norm.bias

@@ -27,7 +27,7 @@ from pe_lab.models.base import Model, Vocabulary
 from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.encoder_decoder import EncoderLayer
 from pe_lab.models.gau import SharedKeyAttention
-from pe_lab.store.run_id import identity
+from pe_lab.store.run_id import ADDED, identity
 from pe_lab.training.measure import generate
 from pe_lab.training.plan import build_encodings
 
@@ -246,6 +246,8 @@ def test_the_kernel_of_path_serves_without_its_own_filter(
 
 def test_runs_made_before_keep_their_identity() -> None:
     for name in MODELS:
+        if small(name)["_target_"] not in ADDED:
+            continue  # it has had the key from its first run on
         words = [w for w in tiny(f"model={name}", "task=copy", "pe=none") if "model." not in w]
         (now,), (other,) = (checked_jobs([*words, *more]) for more in ([], ["model.conv=3"]))
         recorded = as_mapping(now)

@@ -130,6 +130,13 @@ def test_keys_of_a_released_model(write: Any, changes: Any, name: str, keys: Any
     )
 
 
+@pytest.mark.parametrize("kind", ["llama4_text", "smollm3"])
+def test_pairs_of_models_whose_layers_all_rotate(write: Any, kind: str) -> None:
+    """Llama 4 rotates neighbouring features: its complex numbers are of them."""
+    _, keys = encoding_of(write({"model_type": kind, "no_rope_layers": [1, 1]}))
+    assert keys["pairing"] == ("interleaved" if kind == "llama4_text" else "half")
+
+
 @pytest.mark.parametrize(("changes", "name", "keys"), KNOWN)
 def test_the_rotation_is_theirs(write: Any, here: Here, changes: Any, name: str, keys: Any) -> None:
     pytest.importorskip("transformers", reason="of the extra `hf`")
@@ -177,6 +184,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"full_attention": {}}, "text_config": {}}, "layers rotate differently"),
     ({"rotary_pct": 0.25}, "rotary_pct=0.25 is another way"),
     ({"no_rope_layers": [1, 1, 1, 0]}, "some layers of model_type=llama do not rotate"),
+    ({"model_type": "smollm3"}, "some layers of model_type=smollm3 do not rotate"),
     ({"model_type": "cohere2"}, "some layers of model_type=cohere2 do not rotate"),
 ]
 

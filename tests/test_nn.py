@@ -144,6 +144,7 @@ def test_fast_kernels_serve() -> None:
         ({"pe": "tape"}, "carries a state from layer to layer"),
         ({"causal": False}, "pe=cope is defined for causal attention only"),
         ({"pe": encoding("rope", train_len=8, **SIZES), "base": 5}, "base cannot be set for"),
+        ({"pe": encoding("rope", train_len=8, **SIZES), "train_len": 8}, "train_len cannot be set"),
         ({"pe": encodings("tape", 2, train_len=8, **SIZES)[0]}, "carries a state"),
     ],
 )

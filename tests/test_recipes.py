@@ -159,6 +159,41 @@ def _number(value: object) -> object:
         return value
 
 
+@pytest.mark.parametrize("name", ["llama4", "smollm3", "gemma4", "cohere2"])
+def test_the_layers_of_a_released_model_are_those_of_its_config(name: str) -> None:
+    """Which rotate, which have a window, and by what base and pairs they rotate."""
+    pytest.importorskip("transformers", reason="of the extra `hf`")
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kinds = {"llama4": "llama4_text", "gemma4": "gemma4_text"}
+    (job,) = checked_jobs([f"experiment=released/{name}", "seed=0"])
+    n = job.model["n_layers"]
+    config = CONFIG_MAPPING[kinds.get(name, name)](num_hidden_layers=n)
+    ours = {int(key): layer for key, layer in job.model["layers"].items()}
+    windows = ["full_attention" if one is None else "windowed" for one in
+               (ours.get(i, {}).get("window") for i in range(n))]  # fmt: skip
+    assert windows == [kind if kind == "full_attention" else "windowed" for kind in
+                       config.layer_types]  # fmt: skip
+    encoded = [ours.get(i, {}).get("encoded", True) for i in range(n)]
+    if name == "gemma4":
+        sliding, full = (
+            config.rope_parameters[f"{kind}_attention"] for kind in ("sliding", "full")
+        )
+        near, far = job.pe["parts"]
+        assert all(encoded)
+        assert [far["layers"], near["layers"]] == [[n - 1], list(range(n - 1))]
+        assert (near["base"], near["fraction"]) == (sliding["rope_theta"], 1)
+        assert (far["base"], far["fraction"]) == (
+            full["rope_theta"], full["partial_rotary_factor"]
+        )  # fmt: skip
+        return
+    assert job.pe["base"] == config.rope_parameters["rope_theta"]
+    if name == "cohere2":  # full layers are those without positions
+        assert encoded == [kind != "full_attention" for kind in config.layer_types]
+    else:
+        assert encoded == [bool(rotates) for rotates in config.no_rope_layers]
+
+
 def test_a_recipe_alone_is_its_whole_table() -> None:
     found = [(job["seed"], job["pe"]) for job in jobs("experiment=small/flipflop_yang")]
     encodings = ["rope", "stick_breaking", "fox", "path"]

@@ -131,9 +131,10 @@ def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
 
 def _plan(cfg: DictConfig) -> "Plan":
     from pe_lab.config.check import check_composed
+    from pe_lab.experiment.begin import check_origin
     from pe_lab.training.plan import plan
 
-    return plan(check_composed(cfg))
+    return check_origin(plan(check_composed(cfg)))
 
 
 def _run(cfg: DictConfig, plan: "Plan") -> None:

@@ -89,7 +89,9 @@ def check(resolved: dict[str, Any], names: dict[str, str]) -> Config:
             word = f"{key}={as_yaml(first['input'])}"
             raise UsageError(unknown_key(word, key, resolved, known)) from None
         said = problem(error, resolved, "", known)
-        raise UsageError(said.replace("seed_init=", "seed.init=")) from None
+        raise UsageError(
+            said.replace("seed_init=", "seed.init=").replace("from_run=", "from=")
+        ) from None
     refuse_booleans(resolved, plain(config), "")
     open_groups = {
         "task": _check_task(config.task),

@@ -10,11 +10,14 @@ from pe_lab.common.errors import UsageError, reason
 
 WORD = "pe.from_hf"
 INTERLEAVED = {
-    "codegen", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "gptj", "helium",
+    "codegen", "cohere", "cohere2", "cohere2_moe", "ernie4_5", "ernie4_5_moe", "glm", "glm4",
+    "gptj", "helium", "llama4_text", "mistral_large4_text",
 }  # fmt: skip
 """The ``model_type`` of models that pair features 2m and 2m + 1; others pair m and m + D/2."""
-WINDOWED = {"cohere2", "exaone4", "flint"}
+WINDOWED = {"cohere2", "cohere2_moe", "exaone4", "flint"}
 """The ``model_type`` of models that rotate in layers with a window alone."""
+BY_INTERVAL = {"llama4_text", "mistral_large4_text", "smollm3"}
+"""The ``model_type`` of models whose layers do not all rotate unless ``no_rope_layers`` is 1."""
 KEYS = {
     "default": (),
     "linear": ("factor",),
@@ -112,7 +115,8 @@ def _refuse_parts(config: Mapping[str, Any]) -> None:
             )
     kind = config.get("model_type")
     windowed = kind in WINDOWED and config.get("sliding_window", 1) is not None
-    if 0 in (config.get("no_rope_layers") or ()) or windowed:
+    listed = config.get("no_rope_layers") or ((0,) if kind in BY_INTERVAL else ())
+    if 0 in listed or windowed:
         raise ValueError(
             f"some layers of model_type={kind} do not rotate, which is not read: choose another "
             "model, or give pe=rope with model.layers={3: {encoded: false}}, .."

@@ -145,6 +145,8 @@ class TrainConfig:
     patience: PositiveInt
     checkpoint_every: PositiveInt
     log_every: PositiveInt
+    from_run: Annotated[str, Field(min_length=1)] | None = None
+    """``train.from``, which is no name in Python."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
@@ -199,7 +201,7 @@ class Config:
 _CONFIG = TypeAdapter(Config)
 CONFIG_KEYS = set(Config.__annotations__) - {"names"}
 """The keys of a run's configuration."""
-TRAIN_KEYS = set(TrainConfig.__annotations__) - {"optimizer_keys"}
+TRAIN_KEYS = {*TrainConfig.__annotations__, "from"} - {"optimizer_keys", "from_run"}
 """The keys of ``train`` without the optimizer's arguments."""
 
 
@@ -209,6 +211,7 @@ def validated(resolved: dict[str, Any]) -> Config:
     if isinstance(train, dict):
         ours = {key: train[key] for key in TRAIN_KEYS & train.keys()}
         others = {key: value for key, value in train.items() if key not in TRAIN_KEYS}
+        ours["from_run"] = ours.pop("from", None)
         resolved = {**resolved, "train": {**ours, "optimizer_keys": others}}
     return _CONFIG.validate_python(apart(resolved))
 
@@ -216,5 +219,9 @@ def validated(resolved: dict[str, Any]) -> Config:
 def plain(config: Config) -> dict[str, Any]:
     """The configuration as nested mappings, as resolved, types settled."""
     resolved: dict[str, Any] = _CONFIG.dump_python(config)
-    resolved["train"] |= resolved["train"].pop("optimizer_keys")
+    train = resolved["train"]
+    train |= train.pop("optimizer_keys")
+    # Left out where it is null: runs from before this key keep their identity.
+    if (origin := train.pop("from_run")) is not None:
+        train["from"] = origin
     return together(resolved)

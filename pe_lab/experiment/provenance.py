@@ -178,8 +178,13 @@ FACTS = ("git_revision", "versions", "gpu", "cpu_capability", "attention", *ROUN
 """The recorded facts on which the last digits depend."""
 
 
-def record_start(trainer: Trainer, overrides: list[str]) -> None:
-    """Append this start to environment.json, and warn of what differs from the last one."""
+def record_start(trainer: Trainer, overrides: list[str], lineage: list[dict[str, str]]) -> None:
+    """Append this start to environment.json, and warn of what differs from the last one.
+
+    Args:
+        lineage: of a run that begins with the weights of another one (``experiment.begin``); empty
+            when it is resumed.
+    """
     folder, config, device = trainer.folder, trainer.plan.config, trainer.device
     attention = backends(trainer.model)
     facts, diff = environment(torch.get_num_threads(), device.type, device.index, attention)
@@ -190,6 +195,8 @@ def record_start(trainer: Trainer, overrides: list[str]) -> None:
         facts["contents"] = contents
     facts["null_keys"] = sorted(trainer.plan.null_values)
     starts = folder.starts()
+    if lineage := lineage or (starts[-1].get("lineage", []) if starts else []):
+        facts["lineage"] = lineage
     if not starts:
         resolved = plain(trainer.plan.resolved)
         folder.write_text("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
@@ -300,7 +307,7 @@ def without_effect(plan: Plan, typed: Sequence[str]) -> list[str]:
             f"positions={config.names.get('positions')} has no effect on pe={pe}, which reads no "
             "positions"
         )
-    if plan.at_test_time:
+    if plan.at_test_time and plan.origin is None:
         found.append(
             f"pe={pe} is made for a trained rope at test time and trained from scratch here: to "
             f"measure it as intended, train pe=rope and run pe-lab eval run=.. pe={pe}"

@@ -26,6 +26,7 @@ from pe_lab.core.metrics import (
     metric_prefix,
 )
 from pe_lab.core.task import Batch
+from pe_lab.experiment.begin import begin
 from pe_lab.experiment.provenance import (
     changed_code,
     made_otherwise,
@@ -161,14 +162,15 @@ def _execute(
     with logging_to(folder.log), StopOnSignal():
         trainer = Trainer(plan, device, folder, sets, stopping)
         try:
-            if trainer.resume():
+            if resumed := trainer.resume():
                 logger.info("resuming from step %d, %s", trainer.step, folder.path)
+            lineage = [] if resumed else begin(trainer.model, plan)
             # A sweep says it once, for all of its runs.
             if place is None:
                 for message in without_effect(plan, overrides):
                     logger.warning("%s", message)
             set_threads(trainer, swept=place is not None)
-            record_start(trainer, overrides)
+            record_start(trainer, overrides, lineage)
             folder.set_status("running", trainer.step, config.train.steps)
             summary = _train_and_evaluate(trainer, overrides, place)
         except Interrupted:
@@ -295,6 +297,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "config": resolved,
         "null_keys": sorted(planned.null_values),
         "contents": planned.task.contents(),
+        **({"lineage": trainer.folder.starts()[-1]["lineage"]} if planned.origin else {}),
     }
 
 

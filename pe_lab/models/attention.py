@@ -200,7 +200,7 @@ class Attention(nn.Module):
         if drop is not None:
             weights = drop(weights, attention_rows(weights) if rows_BHT is None else rows_BHT)
         mixed = weights.to(inputs.v_BHSD.dtype) @ inputs.v_BHSD
-        added = self.encoding.values(weights, inputs.pos_q_BT, inputs.pos_k_BS)
+        added = self.encoding.values(weights, inputs)
         return mixed if added is None else mixed + added
 
 

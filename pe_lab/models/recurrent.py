@@ -24,7 +24,23 @@ from pe_lab.pe.base import PositionalEncoding
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(ConvKeys, ModelConfig):
+class InputEncodedConfig(ConvKeys, ModelConfig):
+    """The keys of models without attention, where an encoding can only change the input."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    tied_embeddings: bool
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if encoding.only_at_input():
+            return None
+        return (
+            "acts in attention, which this model does not have: choose an encoding that only "
+            "changes the input ({fitting})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(InputEncodedConfig):
     """The keys that the recurrent networks have in common.
 
     Token embeddings of width d_model, n_layers stacked layers of d_model units, and a linear map to
@@ -34,19 +50,8 @@ class RecurrentConfig(ConvKeys, ModelConfig):
     all else uniform in +-1/sqrt(E). There is no attention: an encoding can only change the input.
     """
 
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    tied_embeddings: bool
-
     cells: ClassVar[type[nn.LSTM | nn.GRU]]
     gates: ClassVar[int]
-
-    def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if encoding.only_at_input():
-            return None
-        return (
-            "acts in attention, which this model does not have: choose an encoding that only "
-            "changes the input ({fitting})"
-        )
 
     def weights(self) -> int:
         return 2 * self.gates * self.n_layers * self.d_model**2

@@ -224,7 +224,7 @@ class PositionalEncoding(nn.Module):
         """Attention weights from logits; the default is softmax over what the mask allows."""
         return (logits_BHTS + additive(mask_TS, logits_BHTS.dtype)).softmax(-1)
 
-    def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+    def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
         """(B, H, T, D), added to weights @ v."""
         return None
 

@@ -186,9 +186,8 @@ class Combined(PositionalEncoding):
             return part.normalize(logits_BHTS, mask_TS)
         return super().normalize(logits_BHTS, mask_TS)
 
-    def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        parts = self.serving("values")
-        return _sum(part.values(weights_BHTS, pos_q_BT, pos_k_BS) for part in parts)
+    def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
+        return _sum(part.values(weights_BHTS, inputs) for part in self.serving("values"))
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
         for part in self.serving("layer_state"):

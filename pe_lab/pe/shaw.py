@@ -43,10 +43,10 @@ class Shaw(PositionalEncoding):
         row_BTS = self._rows(inputs.pos_q_BT, inputs.pos_k_BS)
         return content_BHTS + pick(q_BHTD @ self.key_table.T, row_BTS)
 
-    def values(self, weights_BHTS: Tensor, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+    def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
         if self.value_table is None:
             return None
         # The weights of all keys at one clipped distance share a row: add them up first.
-        row_BTS = self._rows(pos_q_BT, pos_k_BS)[:, None].expand_as(weights_BHTS)
+        row_BTS = self._rows(inputs.pos_q_BT, inputs.pos_k_BS)[:, None].expand_as(weights_BHTS)
         empty_BHTR = weights_BHTS.new_zeros(*weights_BHTS.shape[:-1], self.clip + 1)
         return empty_BHTR.scatter_add(-1, row_BTS, weights_BHTS) @ self.value_table

@@ -223,7 +223,7 @@ def _seed(folder: RunFolder, seed: int) -> int:
 
 def _setting(summary: Mapping[str, Any]) -> Setting:
     config, contents = summary["config"], summary.get("contents")
-    keys = flat({**with_added(config), "contents": contents or {}})
+    keys = flat({**with_added(any_seed(config)), "contents": contents or {}})
     for key in ("seed", "seed.data"):
         keys.pop(key, None)
     null_keys = [*summary.get("null_keys", ())]

@@ -7,6 +7,7 @@ provenance read it. This module imports neither torch nor pydantic.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -104,9 +105,15 @@ def identity(config: dict[str, Any], contents: dict[str, str] | None = None) -> 
 
 def any_seed(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with what all its seeds have in common: a seed of the weights that is not
-    that of the data belongs to the setting."""
+    that of the data belongs to the setting. So does the run that it began with, unless that has the
+    same seed."""
     seed = config["seed"]
-    return {**config, "seed": {"init": seed["init"]} if isinstance(seed, Mapping) else 0}
+    data = seed["data"] if isinstance(seed, Mapping) else seed
+    found = {**config, "seed": {"init": seed["init"]} if isinstance(seed, Mapping) else 0}
+    if origin := config["train"].get("from"):
+        origin = re.sub(rf"/seed{data}-[0-9a-f]{{8}}@", "@", origin)
+        found["train"] = {**config["train"], "from": origin}
+    return found
 
 
 def _without_added(value: Any) -> Any:

@@ -137,7 +137,8 @@ class Start(TypedDict):
     """An entry of environment.json; ``time``: when the start was, in seconds since 1970;
     ``processor``: its model name, None where not known, absent in earlier versions; ``code``: class
     outside of pe_lab -> the start of the SHA-256 of its file; ``contents`` and ``null_keys``:
-    as the summary has them, of a run that has none."""
+    as the summary has them, of a run that has none; ``lineage``: the runs whose weights it began
+    with (``train.from``), the oldest first, with the digests of their checkpoints."""
 
     time: NotRequired[float]
     python: NotRequired[str]
@@ -148,6 +149,7 @@ class Start(TypedDict):
     code: NotRequired[dict[str, str]]
     contents: NotRequired[dict[str, str]]
     null_keys: NotRequired[list[str]]
+    lineage: NotRequired[list[dict[str, str]]]
 
 
 @with_config(STRICT)

@@ -6,6 +6,7 @@ The encodings of a model are made here, one for each layer.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
 from pe_lab.training.kernels import accelerate, check_backend
 from pe_lab.training.memory import check_sizes, sequences_of
+from pe_lab.training.origin import with_origin
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Plan:
     """Whether any layer's encoding reads them."""
     at_test_time: bool = False
     """Whether the encoding is made for a trained one, at test time."""
+    origin: Path | None = None
+    """The run of ``train.from``."""
 
     @property
     def resolved(self) -> Config:
@@ -87,6 +91,7 @@ def plan(config: Config) -> Plan:
         UsageError: the settings do not fit one another or this machine.
     """
     check_backend()
+    config, origin = with_origin(config)
     task = build_task(config.task)
     _check_length(config, task)
     model_config = instantiate(config.model, "model", ModelConfig)
@@ -122,6 +127,7 @@ def plan(config: Config) -> Plan:
         config, task, positions, model_config, dims, splits, too_long, values,
         reads_positions=any(encoding.reads_positions for encoding in encodings),
         at_test_time=any(encoding.at_test_time for encoding in encodings),
+        origin=origin,
     )  # fmt: skip
     return made if (label := model_config.entry()) is None else _labelled(made, label)
 
@@ -249,11 +255,9 @@ def null_values(
             for key, value in one.null_values().items():
                 if value is not None:
                     found.setdefault(f"{group}.{key}", []).append(value)
-    return {
-        key: values[0]
-        for key, values in found.items()
-        if len(set(values)) == 1 and _is_null(config, key)
-    }
+    single = {key: values[0] for key, values in found.items() if len(set(values)) == 1}
+    places = {key: _section(config, key) for key in single}
+    return {k: single[k] for k, (part, name) in places.items() if part.get(name, 0) is None}
 
 
 def replaced(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,11 +267,6 @@ def replaced(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
         section, name = _section(changed, key)
         section[name] = value
     return dict(changed)
-
-
-def _is_null(config: Any, key: str) -> bool:
-    section, name = _section(config, key)
-    return name in section and section[name] is None
 
 
 def _section(config: Any, key: str) -> tuple[Any, str]:

@@ -150,7 +150,7 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
         weights = weighing.normalize(logits, mask)
     out = weights @ v
     for part in parts:
-        added = part.values(weights, pos, pos)
+        added = part.values(weights, seen)
         out = out if added is None else out + added
     return out
 

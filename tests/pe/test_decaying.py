@@ -2,17 +2,14 @@
 
 import cmath
 import copy
-import importlib.util
 import math
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer, fla_naive
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from torch import Tensor
 from variants import SECTIONS, dims, model, scattered, sequential, tokens
@@ -21,19 +18,6 @@ from pe_lab.kernels.fused import kernel_of
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe import path as module
 from pe_lab.training.plan import build_encodings
-
-
-def fla_naive(operation: str) -> ModuleType:
-    """A reference of flash-linear-attention, by its file: the package itself imports Triton."""
-    pytest.importorskip("einops")
-    package = importlib.util.find_spec("fla")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("fla is not installed")
-    file = Path(package.submodule_search_locations[0], "ops", operation, "naive.py")
-    spec = importlib.util.spec_from_file_location(f"fla_naive_{operation}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
-from naive import SLOPES, Sight, attend, content, plain_value, sigmoid, softplus
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer, fla_naive
+from formulas import rotated, sigmoid
+from naive import SLOPES, Sight, attend, content, every_query, plain_value, rope, softplus
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
+from pe_lab.pe import wall as wall_module
 from pe_lab.training.plan import build_encodings
 
 
@@ -147,3 +149,104 @@ def grape_ap(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 @pytest.mark.parametrize("width", [2, 6])
 def test_grape_ap(width: int, size: Size) -> None:
     agree("grape_ap", {"width": width}, size, partial(attend, logit=grape_ap, value=plain_value))
+
+
+def wall(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    """Feature by feature, the gates after the key multiplied as probabilities are."""
+    total = torch.zeros(())
+    for c in range(s.width):
+        w, bias = (s.own[f"gate.{name}"][h * s.width + c] for name in ("weight", "bias"))
+        kept = torch.ones(())
+        for t in range(j + 1, s.key_of(i) + 1):
+            kept = kept * sigmoid(w @ s.x[b, t] + bias)
+        total = total + s.q[b, h, i, c] * s.k[b, h, j, c] * kept
+    return total / math.sqrt(s.width)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("chunk", [1, 2, 4, 16])
+def test_wall(chunk: int, size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wall_module, "CHUNK", chunk)
+    agree("wall", {"start": 0.5}, size, partial(attend, logit=wall, value=plain_value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_that_vanish_stay_finite(dtype: torch.dtype) -> None:
+    """Gates of e^-40 and of 1, over several chunks: no decay is undone by a growth."""
+    kept = -torch.tensor([40.0, 0.0]).expand(1, 1, 100, 2).cumsum(2).to(dtype)
+    q, k = torch.randn(2, 1, 1, 100, 2, dtype=dtype).requires_grad_()
+    found = wall_module.decayed_logits(q, k, kept)
+    only_the_second = (q[..., 1:] @ k[..., 1:].mT).tril(-1)
+    torch.testing.assert_close(found.tril(-1), only_the_second, rtol=1e-5, atol=1e-6)
+    gradients = torch.autograd.grad(found.sum(), (q, k))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_wall_starts_without_decay() -> None:
+    (ours,) = build_encodings(SECTIONS["wall"], dims(d_model=8, n_layers=1))
+    q, k, v = torch.randn(3, 1, 2, 5, 4)
+    x = torch.randn(1, 5, 8)
+    none = first_layer("none", {})
+    both = [attend_by_hooks(encoding, q, k, v, x, sequential(5)) for encoding in (ours, none)]
+    torch.testing.assert_close(*both, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("length", [1, 13, 40])
+def test_wall_as_flash_linear_attention(length: int) -> None:
+    # Their running sum is a Triton kernel.
+    peer = fla_naive(
+        "wall_attn",
+        constant={"RCP_LN2": 1 / math.log(2)},
+        cumsum={"chunk_global_cumsum": lambda g, cu_seqlens, scale: g.cumsum(1) * scale},
+    )
+    ours: Any = first_layer("wall", {"start": 1}, d_model=12, n_heads=3)
+    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
+    x = torch.randn(2, length, 12)
+    got = attend_by_hooks(ours, q, k, v, x, sequential(length))
+    gates = torch.nn.functional.logsigmoid(ours.gate(x)).unflatten(-1, (3, 4))
+    turned = (t.transpose(1, 2) for t in (q, k, v))
+    expected = peer.naive_wall_attn(*turned, gates, scale=4**-0.5)
+    # They compute in float32.
+    torch.testing.assert_close(got.transpose(1, 2), expected.double(), rtol=1e-4, atol=1e-5)
+
+
+def rove_value(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    return rotated(s.v[b, h, j], -s.distance(b, i, j), s.keys["base"], s.keys["pairing"])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("choice", [{}, {"base": 3.0, "pairing": "half"}], ids=str)
+def test_rove(choice: dict[str, Any], size: Size) -> None:
+    agree("rove", choice, size, partial(attend, logit=rope, value=rove_value))
+
+
+def tra(s: Sight) -> Tensor:
+    """The keys that are seen, ranked from the query back."""
+
+    def at(b: int, h: int, i: int) -> Tensor:
+        here = s.key_of(i)
+        seen = [j for j in reversed(range(here + 1)) if content(s, b, h, i, j) > 0]
+        each = sigmoid(s.own["gate.weight"][h] @ s.x[b, here] + s.own["gate.bias"][h])
+        shares = [content(s, b, h, i, j).exp() * each ** (n + 1) for n, j in enumerate(seen)]
+        total, out = sum(shares), torch.zeros(s.width)
+        for share, j in zip(shares, seen, strict=True):
+            out = out + share / total * s.v[b, h, j]
+        return out
+
+    return every_query(s, at)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_tra(size: Size) -> None:
+    agree("tra", {}, size, tra)
+
+
+def test_a_query_that_no_key_suits_attends_to_nothing() -> None:
+    ours = first_layer("tra", {}, d_model=8, n_heads=2)
+    k, v = torch.randn(2, 1, 2, 5, 4)
+    q = -k[:, :, :1].expand(-1, -1, 5, -1).clone().requires_grad_()
+    k[:, :, 1:] = k[:, :, :1]
+    out = attend_by_hooks(ours, q, k, v, torch.randn(1, 5, 8), sequential(5))
+    assert (out == 0).all()
+    (gradient,) = torch.autograd.grad(out.sum(), q)
+    assert gradient.isfinite().all()

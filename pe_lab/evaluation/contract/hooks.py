@@ -92,7 +92,7 @@ def attention(
             logits = kept(logits + bias)
         weights.append(encoding.normalize(logits, inputs.mask_TS))
         average = weights[-1].to(given.v.dtype) @ given.v
-        added = encoding.values(weights[-1], given.pos, given.pos)
+        added = encoding.values(weights[-1], inputs)
         averages.append(average if added is None else average + added)
         carried = encoding.update_state(encoding.layer_state(weights[-1], inputs), x)
     return torch.stack(weights), torch.stack(averages)
