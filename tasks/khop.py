@@ -35,6 +35,9 @@ class KHop(Task):
     distance in tokens from the answer. Splits: long_x2 and long_x4 change the length, more_hops has
     from max_hops + 1 to twice as many hops. Metric: share of wrong letters.
 
+    Give two hops a third layer: with model.n_layers=3, one seed and 400 steps at lr 3e-3, the
+    in-domain error is 0.3 % with alibi and 0 with path.
+
     Source: Sanford 2024 (arXiv 2402.09268), with 4 symbols, length 100 and 0 to 16 hops. There k is
     one symbol, which cannot be new in a split, and where no chain exists, the answer is a symbol
     for that. A transformer needs floor(log2 k) + 2 layers.

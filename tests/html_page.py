@@ -41,12 +41,23 @@ class Page(HTMLParser):
         """The specifications of all charts."""
         json_type = ("type", "application/json")
         scripts = (e for e in self.all("script") if json_type in e["attributes"].items())
-        return [json.loads(e["text"]) for e in scripts]
+        return [unpacked(json.loads(e["text"])) for e in scripts]
 
     def inside(self, id: str) -> str:
         """The text of the element of this id."""
         (text,) = (e["text"] for e in self.elements if e["attributes"].get("id") == id)
         return " ".join(text.split())
+
+
+def unpacked(spec: Any) -> Any:
+    """The specification with its rows as Vega-Lite has them."""
+    data = spec["data"]
+    if isinstance(data, dict) and "tables" in data:
+        rows = [
+            dict(zip(t["columns"], row, strict=True)) for t in data["tables"] for row in t["rows"]
+        ]
+        spec = {**spec, "data": {"values": rows}}
+    return spec
 
 
 def values(spec: Any) -> list[dict[str, Any]]:

@@ -115,3 +115,22 @@ def test_docstrings_are_read(show: Open) -> None:
     page, _ = show("api.html")
     for name in ("pe_lab.run", "pe_lab.nn.MultiHeadAttention", "pe_lab.hf.attach"):
         sync_api.expect(page.get_by_role("heading", name=name).first).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_interactive_leaderboard(show: Open, width: int) -> None:
+    page, loaded = show("interactive.html#task=recall&pe=path,rope", width)
+    assert sum(loaded.values()) < LARGEST
+    recall = page.locator("#task-recall")
+    recall.locator(".chart svg").wait_for()
+    assert recall.locator(".mark-symbol path").count() == 2 * 20 * 4
+    verdicts = page.get_by_role("table", name="Why entries fail").locator("visible=true")
+    assert [
+        line.split()[:3] for line in verdicts.locator("tbody tr:visible").all_inner_texts()
+    ] == [
+        ["path", "long_x4", "generalises"],
+        ["rope", "long_x4", "mixed"],
+    ]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("link", name="How numbers are made").click()
+    assert page.url.endswith("/method.html")

@@ -20,6 +20,7 @@ from pe_lab.evaluation.contract import base as tiny_models
 from pe_lab.evaluation.contract import models
 from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.models.base import LayerConfig, Vocabulary
+from pe_lab.models.entmax import entmax15
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.none import NoPE
@@ -150,6 +151,55 @@ def test_steps_of_logn_in_loops(window: int | None, encoded: bool) -> None:
 EXTRAS = {"sink": True, "output_gate": True, "qk_norm": True, "logn": None}
 
 
+ENTMAX = {"normalizer": "asentmax", "logn": None}
+
+
+def entmax_in_loops(z: list[float]) -> list[float]:
+    """The weights with the threshold that makes them sum to 1, found by halving."""
+    low, high = max(z) / 2 - 1, max(z) / 2
+    for _ in range(100):
+        tau = (low + high) / 2
+        total = sum(max(x / 2 - tau, 0) ** 2 for x in z)
+        low, high = (tau, high) if total > 1 else (low, tau)
+    return [max(x / 2 - low, 0) ** 2 for x in z]
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("name", ["entmax", "asentmax"])
+@torch.no_grad()
+def test_entmax_in_loops(name: str, window: int | None) -> None:
+    model = plain(scaled("rope", normalizer=name, logn=None, window=window))
+    attention: Any = model.layers[0].attention
+    x = torch.randn(2, 11, 16)
+    inputs = attention.inputs(x, SCALED_POS, None)
+    q, k = attention.encoding.rotate(3 * inputs.q_BHTD, 3 * inputs.k_BHSD, inputs)
+    _, weights = attention.weights(q, k, inputs)
+    zeros = 0
+    for b, h, i in [(0, 0, 0), (1, 1, 3), (0, 1, 10), (1, 0, 7)]:
+        first = 0 if window is None else max(0, i + 1 - window)
+        z = [float(q[b, h, i] @ k[b, h, j]) / math.sqrt(8) for j in range(first, i + 1)]
+        if name == "asentmax":
+            beta, gamma = (
+                float(linear.weight[h] @ x[b, i] + linear.bias[h])
+                for linear in (attention.scale.beta, attention.scale.gamma)
+            )
+            power = 2 * math.tanh(gamma)
+            factor = 1 + math.log(1 + math.exp(beta)) * math.log(len(z) + 1) ** power
+            z = [factor * one for one in z]
+        expected = torch.tensor(entmax_in_loops(z))
+        zeros += int((expected == 0).sum())
+        torch.testing.assert_close(weights[b, h, i, first : i + 1], expected, rtol=1e-7, atol=1e-9)
+        assert not weights[b, h, i, :first].any()
+        assert not weights[b, h, i, i + 1 :].any()
+    assert zeros
+
+
+def test_gradient_of_entmax() -> None:
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    logits = (2 * torch.randn(2, 6, 6)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: entmax15(z, mask), [logits])
+
+
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("pe", ["none", "rope", "alibi"])
 def test_sink_gate_and_norms_in_loops(pe: str, window: int | None) -> None:
@@ -190,7 +240,9 @@ def test_sink_as_gpt_oss() -> None:
     torch.testing.assert_close(got.transpose(1, 2), expected)
 
 
-@pytest.mark.parametrize("changes", [EXTRAS, {"logn": 3}], ids=["extras", "steps"])
+@pytest.mark.parametrize(
+    "changes", [EXTRAS, {"logn": 3}, ENTMAX], ids=["extras", "steps", "asentmax"]
+)
 @pytest.mark.parametrize(
     "check",
     [
@@ -202,7 +254,9 @@ def test_contract(check: Callable[..., str], changes: dict[str, Any]) -> None:
     check(small("transformer") | changes)
 
 
-@pytest.mark.parametrize("changes", [EXTRAS, {"logn": 3}], ids=["extras", "steps"])
+@pytest.mark.parametrize(
+    "changes", [EXTRAS, {"logn": 3}, ENTMAX], ids=["extras", "steps", "asentmax"]
+)
 @pytest.mark.parametrize("pe", ["rope", "cope", "shaw", "fox"])
 def test_with_kernels_and_cache(pe: str, changes: dict[str, Any]) -> None:
     model = scaled(pe, **changes)
@@ -225,9 +279,19 @@ def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
 def test_runs_made_before_keep_their_identity() -> None:
     (job,) = checked_jobs(tiny("pe=rope"))
     now = as_mapping(job)
-    before = {**now, "model": {k: v for k, v in now["model"].items() if k not in EXTRAS}}
+    before = {
+        **now,
+        "model": {k: v for k, v in now["model"].items() if k not in {**EXTRAS, **ENTMAX}},
+    }
     assert identity(now) == identity(before)
-    for key in ("logn=learned", "logn=8", "sink=true", "output_gate=true", "qk_norm=true"):
+    for key in (
+        "logn=learned",
+        "logn=8",
+        "sink=true",
+        "output_gate=true",
+        "qk_norm=true",
+        "normalizer=entmax",
+    ):
         (changed,) = checked_jobs(tiny("pe=rope", f"model.{key}"))
         assert identity(before) != identity(as_mapping(changed))
 
@@ -257,6 +321,18 @@ def test_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
         ),
         (("pe=stick_breaking", "model.logn=8"), ["model.logn=8 scales", "model.logn=null"]),
         (("pe=rope", "model.logn=0"), ["model.logn=0"]),
+        (
+            ("pe=stick_breaking", "model.normalizer=entmax"),
+            ["pe=stick_breaking replaces softmax, and so does model.normalizer=entmax"],
+        ),
+        (
+            ("pe=rope", "model.normalizer=entmax", "model.sink=true"),
+            ["sink=true adds to the denominator", "sink=false"],
+        ),
+        (
+            ("pe=rope", "model.normalizer=asentmax", "model.logn=learned"),
+            ["logn=learned scales logits", "normalizer=entmax"],
+        ),
     ],
 )
 def test_sink_and_steps_are_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:

@@ -38,6 +38,7 @@ Look at the results (the keys of a command: pe-lab results --help):
   pe-lab verify                                         checks the files of all runs
   pe-lab compare                                        your numbers and the published ones
   pe-lab leaderboard                                    a suite over all encodings, and yours
+  pe-lab submit pe=mine to=mine.zip                     a submission to it; check=mine.zip
   pe-lab report                                         charts and tables: runs/report/index.html
   pe-lab eval run=FOLDER pe=pi,rerope lengths=128,512   other lengths, other encodings
   pe-lab extrapolate task=text                          train short, test long: Su's table
@@ -82,6 +83,7 @@ VERBS = {
     "eval": "pe_lab.cli.eval",
     "extrapolate": "pe_lab.cli.extrapolate",
     "suite": "pe_lab.cli.suite",
+    "submit": "pe_lab.cli.submit",
     "why": "pe_lab.cli.why",
     "inspect": "pe_lab.cli.inspect",
     "generate": "pe_lab.cli.generate",

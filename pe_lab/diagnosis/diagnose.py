@@ -292,7 +292,8 @@ class _Bench:
         encodings = self.model.encodings
         if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
             return False
-        if any(layer.attention.scales_logits for layer in _layers(self.model)):
+        attentions = [layer.attention for layer in _layers(self.model)]
+        if any(one.scales_logits or one.scale is not None for one in attentions):
             return False
         return any({"bias", "logits"} & e.hooks() for e in encodings)
 

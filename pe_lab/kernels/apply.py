@@ -54,13 +54,13 @@ class FastAttention(Attention):
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
         squared = getattr(self, "squared", False)
-        changed = squared or self.sink is not None
+        changed = squared or self.sparse or self.sink is not None
         self.softmax = "normalize" not in hooks and not changed
         self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
         self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
         # Each query depends on the keys up to it alone, as in decoding.
         self.row_by_row = "layer_state" not in hooks and self.encoding.whole_sequence is None
-        # No kernel has windows, sinks, nor the squares of GAU.
+        # No kernel has windows, sinks, entmax, nor the squares of GAU.
         self.kernel = None if changed or self.window is not None else kernel_of(self.encoding)
         if self.scales_logits and not hooks <= ONLY_ROTATION_AND_BIAS - {"bias"}:
             # Scaled queries would scale the content alone.

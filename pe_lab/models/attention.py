@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.base import ScoredPositions, TransformerSizes
 from pe_lab.models.conv import CausalConv
+from pe_lab.models.entmax import AdaptiveScale, entmax15
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import additive
@@ -42,6 +43,10 @@ class Attention(nn.Module):
     """The output projection."""
     sink: nn.Parameter | None
     """(H,): a logit of each head, in the denominator of softmax alone; None: there is none."""
+    sparse: bool
+    """Whether weights are those of 1.5-entmax."""
+    scale: AdaptiveScale | None
+    """The temperature of ASEntmax; None: there is none."""
     gate: nn.Linear | None
     """The projection whose sigmoid multiplies the averaged values; None: there is none."""
 
@@ -57,6 +62,8 @@ class Attention(nn.Module):
         self.logn: nn.Parameter | None = None
         self.sink: nn.Parameter | None = None
         self.gate: nn.Linear | None = None
+        self.scale: AdaptiveScale | None = None
+        self.sparse = False
         self.every = every
         if scaled_heads is not None:
             self.logn = nn.Parameter(torch.full((scaled_heads,), LOGN_START))
@@ -162,6 +169,9 @@ class Attention(nn.Module):
             logits = logits + bias
         if self.scales_logits:
             logits = logits * self.growth(q.shape[2], k.shape[2])
+        if self.scale is not None:
+            t, s = q.shape[2], k.shape[2]
+            logits = logits * self.scale(inputs.x_BSE[:, -t:], self.keys_seen(t, s))
         return logits, self.normalize(logits, inputs)
 
     @property
@@ -171,17 +181,22 @@ class Attention(nn.Module):
 
     def growth(self, t: int, s: int) -> Tensor:
         """The factor of the logits of the last t of s tokens, (H or 1, T, 1)."""
-        device = next(self.parameters()).device
-        n_T1 = torch.arange(s - t + 1, s + 1, device=device)[:, None]
-        if self.window is not None:
-            n_T1 = n_T1.clamp(max=self.window)
+        n_T1 = self.keys_seen(t, s)
         if self.logn is not None:
             return self.logn[:, None, None] * n_T1.log()
         assert self.every is not None
         return 1 + LOGN_SLOPE * (n_T1 // self.every).log1p()[None]
 
+    def keys_seen(self, t: int, s: int) -> Tensor:
+        """How many keys the last t of s tokens see, (T, 1)."""
+        device = next(self.parameters()).device
+        n_T1 = torch.arange(s - t + 1, s + 1, device=device)[:, None]
+        return n_T1 if self.window is None else n_T1.clamp(max=self.window)
+
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         """Attention weights from logits: softmax, or what the encoding replaces it with."""
+        if self.sparse:
+            return entmax15(logits_BHTS, inputs.mask_TS)
         if self.sink is None:
             return self.encoding.normalize(logits_BHTS, inputs.mask_TS)
         seen_BHTS = logits_BHTS + additive(inputs.mask_TS, logits_BHTS.dtype)
@@ -213,6 +228,9 @@ class MultiHeadAttention(Attention):
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
         self.out: nn.Linear = nn.Linear(cfg.d_model, cfg.d_model)
+        self.sparse = cfg.normalizer is not None
+        if cfg.normalizer == "asentmax":
+            self.scale = AdaptiveScale(cfg.d_model, cfg.n_heads)
         if cfg.sink:
             self.sink = nn.Parameter(torch.zeros(cfg.n_heads))
         if cfg.output_gate:

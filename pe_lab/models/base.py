@@ -297,12 +297,6 @@ class TransformerSizes(DecoderConfig):
     ``init: scaled`` is the initialisation of transformer.py; ``pytorch`` is that of nn.Linear:
     biases too are uniform in +-1/sqrt(fan in), and no projection is divided. ``hidden_dropout``
     also drops hidden units of the feed-forward.
-
-    ``sink`` adds exp of a learned logit of each head to the denominator of softmax, so that a query
-    may attend to nothing: gpt-oss (2508.10925) and DeepSeek-V4; it starts at 0. ``output_gate``
-    multiplies the averaged values by sigmoid(W x), x the input of attention, before the output
-    projection: Qiu 2025 (2505.06708). ``qk_norm`` normalises each head's queries and keys by
-    RMSNorm before any rotation: Henry 2020 (2010.04245), in the form of Qwen3 and Gemma 3.
     """
 
     n_heads: PositiveInt
@@ -313,6 +307,7 @@ class TransformerSizes(DecoderConfig):
     sink: bool = False
     output_gate: bool = False
     qk_norm: bool = False
+    normalizer: Literal["entmax", "asentmax"] | None = None
     layers: dict[int, LayerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class LinearAttentionConfig(TransformerConfig):
 
     window: None = None
     logn: None = None
+    normalizer: None = None
     sink: Literal[False] = False
     output_gate: Literal[False] = False
     qk_norm: Literal[False] = False

@@ -37,9 +37,36 @@ from pe_lab.pe.base import PositionalEncoding
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(TransformerSizes):
-    """Decoder-only transformer: in every layer multi-head attention, then a feed-forward."""
+    """Decoder-only transformer: in every layer multi-head attention, then a feed-forward.
+
+    ``sink`` adds exp of a learned logit of each head to the denominator of softmax, so that a query
+    may attend to nothing: gpt-oss (2508.10925) and DeepSeek-V4; it starts at 0. ``output_gate``
+    multiplies the averaged values by sigmoid(W x), x the input of attention, before the output
+    projection: Qiu 2025 (2505.06708). ``qk_norm`` normalises each head's queries and keys by
+    RMSNorm before any rotation: Henry 2020 (2010.04245), in the form of Qwen3 and Gemma 3.
+    ``normalizer`` replaces softmax by 1.5-entmax, whose weights can be exactly 0; ``asentmax``
+    first multiplies the logits by a factor that grows with the keys seen (``AdaptiveScale``).
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.normalizer is not None and self.sink:
+            raise ValueError(
+                f"sink=true adds to the denominator of softmax, and normalizer={self.normalizer} "
+                "has none: set sink=false or normalizer=null"
+            )
+        if self.normalizer == "asentmax" and self.logn is not None:
+            raise ValueError(
+                f"logn={self.logn} scales logits with the length, and so does "
+                "normalizer=asentmax: set logn=null, or normalizer=entmax"
+            )
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
+        if self.normalizer is not None and "normalize" in encoding.hooks():
+            return (
+                f"replaces softmax, and so does model.normalizer={self.normalizer}: set "
+                "model.normalizer=null, or choose one that leaves softmax ({fitting})"
+            )
         if self.sink and "normalize" in encoding.hooks():
             return (
                 "replaces softmax, whose denominator model.sink=true adds to: set "
@@ -146,6 +173,9 @@ class Block(Layer):
             draw(linear, biases=not self.scaled)
         if self.attention.gate is not None:
             draw(self.attention.gate)
+        if (scale := self.attention.scale) is not None:
+            draw(scale.beta, biases=not self.scaled)
+            draw(scale.gamma, biases=not self.scaled)
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))

@@ -21,8 +21,8 @@ class GRAPEA(PositionalEncoding):
     starts at 1. ``gates: query`` has g alone, ``key`` f alone. Any length. Not absolute; causal.
 
     Source: GRAPE-A-QK, -Q and -K of Zhang 2025 (2512.07805), equation 4.6, with the slopes and
-    lengths of the authors' code (model-architectures/GRAPE at f5b539f). Its norm of q and k is left
-    out.
+    lengths of the authors' code (model-architectures/GRAPE at f5b539f), which norms q and k, too:
+    ``model.qk_norm=true``.
     """
 
     shift_invariant = True
@@ -44,6 +44,9 @@ class GRAPEA(PositionalEncoding):
         slope_H1 = (F.softplus(self.scale) * self.slopes)[:, None]
         total = (q_BHT * slope_H1)[..., None] + (k_BHS * slope_H1)[:, :, None]
         return content_BHTS - total * distances(inputs.pos_q_BT, inputs.pos_k_BS)[:, None]
+
+    def ablations(self) -> dict[str, PositionalEncoding]:
+        return {"slopes": self.without("logits")}
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """The gates of queries and keys."""

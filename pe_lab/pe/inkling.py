@@ -23,8 +23,9 @@ class Inkling(PositionalEncoding):
     ``alpha: 0`` leaves out the growth. The table starts normal with deviation 0.02, ``relative`` as
     the trunk's linear weights. Any length. Absolute by its growth alone; causal.
 
-    Source: Inkling of Thinking Machines, as in transformers 5.24. Its norms of q and k and its
-    convolutions of k and v are not part of this, and its layers with windows have no growth.
+    Source: Inkling of Thinking Machines, as in transformers 5.24. Its norms of q and k are
+    ``model.qk_norm=true``, its convolutions of k and v about ``model.conv=4``. Its layers with
+    windows have no growth.
     """
 
     filled = ("extent", "floor")

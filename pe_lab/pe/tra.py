@@ -19,7 +19,8 @@ class TRA(PositionalEncoding):
     first halves a weight. Any length. Not absolute; causal.
 
     Source: Threshold Relative Attention, Opper 2025 (2503.23174), as in the authors' notebook
-    (MOSS workshop, submission 96). Its norm of q and k is left out.
+    (MOSS workshop, submission 96), which norms q and k as ``model.qk_norm=true`` does, without
+    weights.
     """
 
     shift_invariant = True

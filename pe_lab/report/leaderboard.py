@@ -1,6 +1,7 @@
 """The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import product
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from pe_lab.results.leaderboard.families import (
     rates_by,
 )
 from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.presentation.formats import Table
 from pe_lab.results.presentation.leaderboard import (
     display_name,
     interval_text,
@@ -99,7 +101,6 @@ def leaderboard_page(
     """
     grid = leaderboard_grid(found, tasks, why=why)
     run = [column.name for column in grid.columns]
-    of_task = {task: {key: why[key] for key in why if key[0] == task} for task in run}
     return rendered(
         "pe_lab.report",
         "leaderboard.html",
@@ -109,12 +110,24 @@ def leaderboard_page(
         command=command,
         overview=grid,
         curve=threshold_chart(found, tasks),
+        columns={name: column.words for name, column in found.suite.columns.items()},
+        entries=dict.fromkeys(
+            halves(found.suite, entry)[0].split()[0]
+            for several in entry_order(found, run)
+            for entry in several
+        ),
         tasks=[
-            (task, [task_table(found, task), verdict_table(of_task[task])], _seeds(found, task))
+            (task, [task_table(found, task), _verdicts(task, why)], _seeds(found, task))
             for task in run
         ],
         notes=notes,
     )
+
+
+def _verdicts(task: str, why: Verdicts) -> Table:
+    """Those of a task, which its rows need not name."""
+    made = verdict_table({key: why[key] for key in why if key[0] == task})
+    return replace(made, columns=made.columns[1:], rows=[row[1:] for row in made.rows])
 
 
 LIGHT, DARK = "#e8f0f8", "#08306b"
@@ -297,9 +310,9 @@ def _seeds(found: Scores, task: str) -> Chart:
     scale = alt.Scale(type="sqrt", domain=[0, 100], clamp=True)
     axis = alt.Axis(title="error (%)", values=[0, 1, 5, 20, 50, 100])
     entries = [entry for several in entry_order(found, [task]) for entry in several]
-    shown = [entry for entry in entries if entry in set(dots["entry"])]
-    y = alt.Y("entry:N", scale=alt.Scale(domain=shown), title=None)
-    dot = alt.Chart().mark_circle(size=26, opacity=0.55, color="var(--c1)")
+    y = alt.Y("entry:N", sort=entries, title=None)
+    dot = alt.Chart().transform_filter("isValid(datum.entry)")
+    dot = dot.mark_circle(size=26, opacity=0.55, color="var(--c1)")
     limit = alt.Chart().mark_rule(color="var(--c2)", strokeDash=[3, 3])
     chart = (
         alt.layer(

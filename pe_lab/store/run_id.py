@@ -53,6 +53,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.models.seq2seq.Seq2SeqConfig": {"conv": None},
     "pe_lab.models.transformer.TransformerConfig": {
         **{"logn": None, "sink": False, "output_gate": False, "qk_norm": False},
+        "normalizer": None,
         **_CONV,
     },
     "pe_lab.pe.fope.FoPE": {"fourier_norm": True},

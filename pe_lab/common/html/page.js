@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const options = { renderer: "svg", actions: false, ast: true, tooltip: { theme: "custom" }, logLevel: 1 };
+  const form = document.getElementById("filters");
 
   // Panels and their legend take the room that there is.
   function fit(spec, room) {
@@ -12,8 +13,20 @@
     spec.config.legend = { ...spec.config.legend, columns: Math.max(1, Math.floor(room / 230)) };
   }
 
+  // The rows of a chart are lists, with the names of their columns once.
+  function unpack(spec) {
+    if (!spec.data?.tables) return;
+    const named = ({ columns, rows }) =>
+      rows.map((row) => Object.fromEntries(row.map((value, n) => [columns[n], value])));
+    spec.data = { values: spec.data.tables.flatMap(named).filter(form ? chosen : () => true) };
+  }
+
+  const specs = new WeakMap();
+  const busy = new WeakMap();
   async function draw(box) {
-    const spec = JSON.parse(box.querySelector("script").textContent);
+    if (!specs.has(box)) specs.set(box, box.querySelector("script").textContent);
+    const spec = JSON.parse(specs.get(box));
+    unpack(spec);
     fit(spec, box.clientWidth);
     await vegaEmbed(box, spec, options);
     box.dataset.drawn = "true";
@@ -23,7 +36,8 @@
     for (const { isIntersecting, target } of entries) {
       if (!isIntersecting) continue;
       seen.unobserve(target);
-      draw(target).catch(console.error);
+      // One drawing of a box after another.
+      busy.set(target, Promise.resolve(busy.get(target)).then(() => draw(target)).catch(console.error));
     }
   }, { rootMargin: "300px" });
 
@@ -32,6 +46,57 @@
     if (!target) return;
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
     target.scrollIntoView();
+  }
+
+  // The leaderboard's filters, which are in the address: a link keeps them.
+  const field = (name) => form.elements[name]?.value.trim() ?? "";
+
+  // Whether a row of a chart, or of a table by its entry, is of what is chosen. An entry of another
+  // column than the first is `cope+conv`. While a name is typed, its parts match too.
+  function chosen({ task, entry, part }) {
+    if (task && field("task") && task !== field("task")) return false;
+    if (entry === undefined) return true;
+    const columns = [...(form.elements.column?.options ?? [])].map((one) => one.value);
+    const [name, plus] = entry.split(" ")[0].split("+");
+    if (field("column") && field("column") !== (part ?? plus ?? columns[1])) return false;
+    const known = [...document.querySelectorAll("#entries option")].map((one) => one.value);
+    const wanted = field("pe").split(",").map((one) => one.trim()).filter(Boolean);
+    return !wanted.length ||
+      wanted.some((one) => (known.includes(one) ? name === one : name.includes(one)));
+  }
+
+  function filter() {
+    for (const row of document.querySelectorAll("table.sortable tbody tr")) {
+      row.hidden = !chosen({ entry: row.querySelector("th").textContent.trim() });
+    }
+    for (const part of document.querySelectorAll("details.task")) {
+      part.hidden = !chosen({ task: part.id.replace("task-", "") });
+      if (field("task")) part.open = true;
+    }
+    for (const box of document.querySelectorAll(".chart")) {
+      seen.unobserve(box);
+      seen.observe(box);
+    }
+  }
+
+  function toAddress() {
+    const filled = [...new FormData(form)].filter(([, value]) => value.trim());
+    const words = new URLSearchParams(filled).toString().replaceAll("%2C", ",");
+    history.replaceState(null, "", words ? `#${words}` : location.pathname + location.search);
+    filter();
+  }
+
+  function fromAddress() {
+    const hash = location.hash.slice(1);
+    if (form && hash.startsWith("task-")) {
+      form.elements.task.value = hash.replace("task-", "");
+      toAddress();
+    } else if (form) {
+      const words = new URLSearchParams(hash);
+      for (const one of form.elements) one.value = words.get(one.name) ?? "";
+      filter();
+    }
+    show(hash);
   }
 
   // Numbers by value, in the order that tablesort asks of a comparison.
@@ -48,9 +113,10 @@
       row.hidden = !words.every((word) => text.includes(word));
     }
   });
-  addEventListener("hashchange", () => show(location.hash.slice(1)));
+  form?.addEventListener("input", toAddress);
+  addEventListener("hashchange", fromAddress);
   addEventListener("beforeprint", () => {
     for (const folded of document.querySelectorAll("details")) folded.open = true;
   });
-  show(location.hash.slice(1));
+  fromAddress();
 })();

@@ -1,0 +1,154 @@
+"""A submission to the leaderboard: one zip file with the records of an entry's runs in a suite.
+
+submission.json    suite, entry, and the SHA-256 of every other file; closed by its own digest
+runs/TASK/ENTRY/seedK-HASH/    of each run what is recorded, without checkpoints
+code/              the files of --config-dir
+"""
+
+import io
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import orjson
+import polars as pl
+
+from pe_lab import __version__
+from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.common.files import read_file
+from pe_lab.evaluation.verify import problems
+from pe_lab.results.leaderboard.rows import Found, suite_runs
+from pe_lab.results.leaderboard.scores import chosen_rates
+from pe_lab.results.suite import SCORE, Suite
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import digest_of, sealed, unsealed
+
+MANIFEST = "submission.json"
+RECORDS = (
+    *("summary.json", "config.yaml", "overrides.yaml", "environment.json", "status.json"),
+    "metrics.jsonl",
+)
+LARGEST = 2**30
+"""Bytes of all files of a submission."""
+Entry = list[tuple[str, bytes]]
+
+
+def packed(suite: Suite, entry: str, found: Found, config_dir: Path | None) -> bytes:
+    """The file with all runs of an entry, the failed ones included.
+
+    Raises:
+        UsageError: there are none, a file of one is damaged, or its class lacks.
+    """
+    rows = found.rows.filter(entry=entry)
+    if rows.is_empty():
+        known = ", ".join(found.rows["entry"].unique().sort()) or "none"
+        raise UsageError(
+            f"submit pe={entry}: no run of suite {suite.name} is of it (runs: {known})"
+        )
+    files: Entry = []
+    for run_id in rows["run_id"].unique().sort():
+        path = found.folders[run_id]
+        if wrong := problems(path):
+            raise UsageError(f"submit pe={entry}: {wrong[0].sentence}")
+        foreign = [name for start in RunFolder(path).starts() for name in start.get("code", {})]
+        if foreign and config_dir is None:
+            raise UsageError(
+                f"submit pe={entry}: its class {foreign[0]} belongs to the submission: give "
+                "--config-dir FOLDER with its file and yaml"
+            )
+        kept = [path / name for name in RECORDS] + sorted(path.glob("git-*.diff"))
+        name = "/".join(path.parts[-3:])
+        files += [(f"runs/{name}/{one.name}", read_file(one)) for one in kept if one.is_file()]
+    files += _code(config_dir)
+    manifest = {
+        "suite": suite.version,
+        "entry": entry,
+        "pe_lab": __version__,
+        "files": {name: digest_of(content) for name, content in files},
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, part in [(MANIFEST, sealed(manifest).encode()), *files]:
+            # With a fixed time, so that the same runs make the same file.
+            archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)
+    return content.getvalue()
+
+
+def _code(config_dir: Path | None) -> Iterable[tuple[str, bytes]]:
+    for path in sorted(config_dir.rglob("*")) if config_dir else ():
+        if path.suffix in (".py", ".yaml") and path.is_file() and not path.is_symlink():
+            yield f"code/{path.relative_to(config_dir).as_posix()}", read_file(path)  # type: ignore[arg-type]
+
+
+def unpacked(path: Path, to: Path) -> dict[str, Any]:
+    """The manifest of a submission, whose files are written below ``to``. Nothing of it is run.
+
+    Raises:
+        UsageError: it is no submission.
+        DamagedError: a file is not as it was packed, missing or added.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(info.file_size for info in archive.infolist()) > LARGEST:
+                raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: no submission does")
+            files = {name: archive.read(name) for name in archive.namelist()}
+        manifest: dict[str, Any] = orjson.loads(unsealed(files.pop(MANIFEST), path / MANIFEST))
+        recorded = dict(manifest["files"])
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"{path} is no submission ({error}): pe-lab submit pe=NAME to={path.name} makes one"
+        ) from None
+    for name in sorted(files.keys() | recorded.keys()):
+        parts = PurePosixPath(name).parts
+        if name not in files or name not in recorded or digest_of(files[name]) != recorded[name]:
+            raise DamagedError(f"{path}: {name} is not as it was packed: ask for the file again")
+        if PurePosixPath(name).is_absolute() or ".." in parts or parts[0] not in ("runs", "code"):
+            raise DamagedError(f"{path}: {name} would be written outside of its folder")
+        target = to.joinpath(*parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(files[name])
+    return manifest
+
+
+def faults(runs: Path, suite: Suite, manifest: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with an unpacked submission: sentences; none where nothing is."""
+    if manifest["suite"] != suite.version:
+        yield f"its runs are of suite {manifest['suite']}, this version has {suite.version}"
+        return
+    found = suite_runs(runs, suite)
+    yield from found.broken
+    packed_runs = {"/".join(path.parts[-3:]): path for path in runs.glob("*/*/seed*")}
+    for name, path in packed_runs.items():
+        wrong = (one.sentence for one in problems(path))
+        yield from (one for one in wrong if "which holds the model" not in one)
+        if "-".join(path.parts[-3:]) not in found.folders:
+            yield f"{name} is no run of suite {suite.name}"
+    for other in found.rows.filter(pl.col("entry") != manifest["entry"])["entry"].unique().sort():
+        yield f"it has runs of {other}, and is a submission of {manifest['entry']}"
+    yield from found.versions
+    yield from _left_out(found.rows.filter(entry=manifest["entry"]), suite)
+
+
+def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
+    """Of each task that has runs, what the protocol has and the submission lacks."""
+    protocol = suite.protocol
+    for task, entry, rate, tried in chosen_rates(rows, protocol).sort("task").iter_rows():
+        needed = 1 if protocol.search else len(protocol.rates)
+        if tried < needed:
+            yield f"{task}: {tried} of {needed} rates were tried for {entry} on all tuning seeds"
+            continue
+        scored = rows.filter(pl.col("phase") == SCORE, task=task, lr=rate)["seed"].to_list()
+        missing = [seed for seed in range(protocol.seeds) if seed not in scored]
+        if rate is not None and missing:
+            listed = ", ".join(map(str, missing))
+            yield f"{task}: the score lacks seeds {listed} at the chosen rate {rate:g}"
+
+
+def cheapest(runs: Path, suite: Suite, count: int) -> list[Path]:
+    """The scored runs to make again: the cheapest finished one of each task, the cheapest first."""
+    found = suite_runs(runs, suite)
+    rows = found.rows.filter(pl.col("phase") == SCORE, state="finished").sort("train_s")
+    rows = pl.concat([rows.unique("task", keep="first", maintain_order=True), rows])
+    names = rows["run_id"].unique(maintain_order=True).to_list()[:count]
+    return [found.folders[name] for name in names]
