@@ -40,7 +40,7 @@ class Inkling(PositionalEncoding):
     ) -> None:
         super().__init__()
         self.extent = dims.train_len if extent is None else extent
-        self.floor = dims.train_len if floor is None else floor
+        self.floor = float(dims.train_len) if floor is None else floor
         self.alpha, self.n_heads = alpha, dims.n_heads
         # Past the last position there is nothing to grow.
         self.shift_invariant = alpha == 0 or self.floor >= dims.max_len
