@@ -208,7 +208,7 @@ def completed(line: str) -> set[str]:
         "task=text task.fi": {"task.file=", "task.files="},
         "pe=rope pe.ba": {"pe.base="},
         "pe=re": {"pe=recurrent", "pe=relative", "pe=repo", "pe=rerope"},
-        "-m pe=cope,ro": {"pe=cope,rope", "pe=cope,rope_2d"},
+        "-m pe=cope,ro": {"pe=cope,rope", "pe=cope,rope_2d", "pe=cope,rove"},
         "check pe=f": {"pe=fire", "pe=floater", "pe=fope", "pe=fox"},
         "data task=copy split=": {
             f"split={name}" for name in ("train", "in_domain", "long_x2", "long_x4")
