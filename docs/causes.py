@@ -104,7 +104,7 @@ def _told(cell: Cell | None) -> str:
         return f"{name} {found.fitting}/{found.n}"
     if found.cause == "mixed":
         most = max(CAUSES.values(), key=lambda each: found.shares.get(each, 0.0))
-        name += f" ({most} {100 * found.shares.get(most, 0.0):.0f} %)"
+        return f"{name} ({most} {100 * found.shares.get(most, 0.0):.0f} %)"
     return f"{name} {found.k}/{found.failing}"
 
 
