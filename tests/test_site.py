@@ -122,6 +122,7 @@ def test_the_interactive_leaderboard(show: Open, width: int) -> None:
     page, loaded = show("interactive.html#task=recall&pe=path,rope", width)
     assert sum(loaded.values()) < LARGEST
     recall = page.locator("#task-recall")
+    recall.locator(".chart").scroll_into_view_if_needed()
     recall.locator(".chart svg").wait_for()
     assert recall.locator(".mark-symbol path").count() == 2 * 20 * 4
     verdicts = page.get_by_role("table", name="Why entries fail").locator("visible=true")
