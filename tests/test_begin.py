@@ -155,6 +155,11 @@ def test_bad_input_is_one_sentence(
     assert len([*tmp_path.glob("runs/*/*/seed0-*/status.json")]) == 1
 
 
+def test_the_name_of_a_run_below_runs_dir_is_enough(rope: Path, here: Here) -> None:
+    said = succeeded(here(*tiny("pe=none", f"train.from=flipflop/rope/{rope.name}", *SHORT)))
+    assert_has(said.out, f"tensors of flipflop/rope/{rope.name}")
+
+
 def test_an_unfinished_run_is_refused(rope: Path, here: Here) -> None:
     (rope / "summary.json").unlink()
     assert_refused(here(*tiny("pe=none", f"train.from={rope}")), "is not finished")
