@@ -3,8 +3,8 @@ installed packages bring.
 
 A recorded configuration may come from somebody else, and importing a module runs it. Three kinds of
 classes are imported for it: those of pe_lab, those that a yaml of ``--config-dir`` or of such a
-package names, and those that are already imported. A ``factory`` may be any function: of these, only those
-that such a yaml names are called.
+package names, and those that are already imported. A ``factory`` may be any function: only one that
+such a yaml names is called.
 """
 
 import importlib
@@ -170,7 +170,9 @@ def classes(value: Any, key: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for part in value:
             yield from classes(part)
-    elif isinstance(value, str) and (key == "_target_" or (key == "optimizer" and "." in value)):
-        yield value
-    elif isinstance(value, str) and key == "factory" and ":" in value:
+    elif isinstance(value, str) and (
+        key == "_target_"
+        or (key == "optimizer" and "." in value)
+        or (key == "factory" and ":" in value)
+    ):
         yield value
