@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from program import Here, assert_has, assert_refused, succeeded, summary, tiny
@@ -130,6 +131,8 @@ def test_seeds_that_began_with_their_own_seed_are_one_setting(here: Here, tmp_pa
     runs = read_runs(tmp_path / "runs", pe="none")
     sizes = runs.group_by("setting").len()["len"].sort().to_list()
     assert sizes == [1, 2]
+    own = runs.filter(pl.col("train.from").str.starts_with("flipflop/rope@"))
+    assert sorted(own["seed"]) == [0, 1]
     assert "from=flipflop/rope@" in succeeded(here("results", "format=csv")).out
 
 
