@@ -11,6 +11,9 @@ from program import Here, assert_has, assert_refused, succeeded, working_in
 from suites import tiny_suite
 
 from pe_lab.cli.main import main
+from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.results.leaderboard.submission import unpacked
+from pe_lab.results.suite import load_suite
 from pe_lab.store.schema import digest_of, sealed
 
 DECAY = """
@@ -137,6 +140,63 @@ def test_a_name_outside_of_its_folder_is_refused(there: Here, tmp_path: Path) ->
     edited(tmp_path, "outside")
     refused = there("submit", "check=two.zip", *MINE)
     assert_refused(refused, "../gone.py would be written outside", status=1)
+
+
+def written(path: Path, *names: str, **keys: object) -> Path:
+    files = dict.fromkeys(names, digest_of(b""))
+    manifest = {"suite": "tiny-00000000", "entry": "mine", "files": files, **keys}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("submission.json", sealed(manifest))
+        for name in names:
+            archive.writestr(name, b"")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "keys", "said"),
+    [
+        ((), {"suite": 3}, "submission.json has no suite of type str"),
+        ((), {"entry": None}, "submission.json has no entry of type str"),
+        ((), {"files": []}, "submission.json has no files of type dict"),
+        ((".",), {}, "outside of its folder"),
+        (("/runs",), {}, "outside of its folder"),
+        (("runs/a", "runs/a/b"), {}, "runs/a/b cannot be unpacked (File exists)"),
+        (("code/" + 256 * "a",), {}, "cannot be unpacked (File name too long)"),
+    ],
+)
+def test_a_forged_manifest_or_name_is_one_sentence(
+    names: tuple[str, ...], keys: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises((UsageError, DamagedError)) as raised:
+        unpacked(written(tmp_path / "two.zip", *names, **keys), tmp_path / "to")
+    assert_has(str(raised.value), str(tmp_path / "two.zip"), said)
+
+
+@pytest.mark.parametrize(
+    ("at", "byte", "said"),
+    [
+        (6, 1, "encrypted"),  # A flag of the first file.
+        (8, 99, "not supported"),  # Its compression.
+        (30 + len("submission.json"), 255, "decompressing"),  # Its first byte.
+    ],
+)
+def test_a_zip_that_cannot_be_read_is_one_sentence(
+    at: int, byte: int, said: str, there: Here, tmp_path: Path
+) -> None:
+    content = bytearray((tmp_path / "one.zip").read_bytes())
+    content[at] = byte
+    if at < 30:  # The list at the end has it, too.
+        content[content.index(b"PK\x01\x02") + at + 2] = byte
+    (tmp_path / "two.zip").write_bytes(content)
+    assert_refused(there("submit", "check=two.zip"), "two.zip is no submission", said)
+
+
+def test_a_submission_of_no_run_is_a_fault(there: Here, tmp_path: Path) -> None:
+    suite = load_suite("tiny", tmp_path / "mine")
+    written(tmp_path / "two.zip", suite=suite.version)
+    found = there("submit", "check=two.zip", *MINE)
+    assert_has(found.out, "wrong: it has no run of mine in suite tiny")
+    assert found.status == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import orjson
 import polars as pl
 
 from pe_lab import __version__
-from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.common.errors import DamagedError, PeLabError, UsageError, reason
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.verify import problems
 from pe_lab.results.leaderboard.rows import Found, suite_runs
@@ -94,20 +94,33 @@ def unpacked(path: Path, to: Path) -> dict[str, Any]:
                 raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: no submission does")
             files = {name: archive.read(name) for name in archive.namelist()}
         manifest: dict[str, Any] = orjson.loads(unsealed(files.pop(MANIFEST), path / MANIFEST))
-        recorded = dict(manifest["files"])
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        for key, kind in {"suite": str, "entry": str, "files": dict}.items():
+            if not isinstance(manifest.get(key), kind):
+                raise TypeError(f"its {MANIFEST} has no {key} of type {kind.__name__}")
+        recorded = manifest["files"]
+    except PeLabError:
+        raise
+    # Of any kind: zipfile and each kind of compression have their own.
+    except Exception as error:
         raise UsageError(
-            f"{path} is no submission ({error}): pe-lab submit pe=NAME to={path.name} makes one"
+            f"{path} is no submission ({reason(error)}): "
+            f"pe-lab submit pe=NAME to={path.name} makes one"
         ) from None
     for name in sorted(files.keys() | recorded.keys()):
         parts = PurePosixPath(name).parts
         if name not in files or name not in recorded or digest_of(files[name]) != recorded[name]:
             raise DamagedError(f"{path}: {name} is not as it was packed: ask for the file again")
-        if PurePosixPath(name).is_absolute() or ".." in parts or parts[0] not in ("runs", "code"):
+        if ".." in parts or parts[:1] not in (("runs",), ("code",)):
             raise DamagedError(f"{path}: {name} would be written outside of its folder")
         target = to.joinpath(*parts)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(files[name])
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(files[name])
+        except OSError as error:
+            raise DamagedError(
+                f"{path}: {name[:99]} cannot be unpacked ({error.strerror}): pe-lab submit makes "
+                "no such name"
+            ) from None
     return manifest
 
 
@@ -127,7 +140,10 @@ def faults(runs: Path, suite: Suite, manifest: dict[str, Any]) -> Iterator[str]:
     for other in found.rows.filter(pl.col("entry") != manifest["entry"])["entry"].unique().sort():
         yield f"it has runs of {other}, and is a submission of {manifest['entry']}"
     yield from found.versions
-    yield from _left_out(found.rows.filter(entry=manifest["entry"]), suite)
+    rows = found.rows.filter(entry=manifest["entry"])
+    if rows.is_empty():
+        yield f"it has no run of {manifest['entry']} in suite {suite.name}"
+    yield from _left_out(rows, suite)
 
 
 def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
