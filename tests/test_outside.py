@@ -213,6 +213,8 @@ def test_decoding_without_a_cache_computes_all_again(
         (("means", "model.label=a/b"), "model.label=a/b is not allowed"),
         (("rope", "model.arguments={width: 3, p: 0}"), "model.label=rope is the name of an encod"),
         (("means", "pe=alibi"), "pe=alibi has no effect on a model from outside"),
+        (("means", "pe=rope"), "pe=rope has no effect on a model from outside"),
+        (("means", "model.factory=builtins:dict"), "model.factory=builtins:dict does not fit"),
         (("embeds",), "torch.float32 for tokens (2, 15)"),
         (("double",), "with torch.float64: give all its parameters the type torch.float32"),
         (("empty",), "with no parameters"),

@@ -21,6 +21,8 @@ from pe_lab.pe.base import PositionalEncoding
 
 SIZES = ("vocab_size", "train_len", "max_len")
 """What a factory is called with, as far as its signature names it."""
+OWN_POSITIONS = "has no effect on a model from outside, which has its own positions: set pe=none"
+"""Said before an encoding is made: such a model has no heads that one could fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class OutsideConfig(ModelConfig):
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         if not encoding.hooks():
             return None
-        return "has no effect on a model from outside, which has its own positions: set pe=none"
+        return OWN_POSITIONS
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Outside":
         module = self._made(vocabulary)
@@ -102,7 +104,8 @@ class OutsideConfig(ModelConfig):
             )
             taken = {k: v for k, v in sizes.items() if every or k in signature.parameters}
             signature.bind(**{"vocab_size": vocabulary.size, **taken, **self.arguments})
-        except TypeError as error:
+        # ValueError: some functions of Python itself have no signature.
+        except (TypeError, ValueError) as error:
             raise UsageError(
                 f"{self.word} does not fit its arguments ({error}): it is called with vocab_size, "
                 "train_len and max_len if it names them, and model.arguments"
