@@ -200,6 +200,13 @@ def test_gradient_of_entmax() -> None:
     assert torch.autograd.gradcheck(lambda z: entmax15(z, mask), [logits])
 
 
+def test_entmax_in_half_precision() -> None:
+    mask = torch.ones(512, 512, dtype=torch.bool).tril()
+    weights = entmax15(torch.randn(512, 512).bfloat16() / 8, mask)
+    assert weights.dtype == torch.bfloat16
+    torch.testing.assert_close(weights.double().sum(-1), torch.ones(512), rtol=0, atol=0.01)
+
+
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("pe", ["none", "rope", "alibi"])
 def test_sink_gate_and_norms_in_loops(pe: str, window: int | None) -> None:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pe_lab.pe.functional import widened
+
 
 class _Entmax15(torch.autograd.Function):
     @staticmethod
@@ -36,8 +38,9 @@ class _Entmax15(torch.autograd.Function):
 def entmax15(logits: Tensor, mask: Tensor) -> Tensor:
     """The weights max(logits / 2 - tau, 0)^2 over what the mask allows, with tau such that they sum
     to 1: far smaller logits get none. Source: Peters 2019 (1905.05702)."""
-    weights: Tensor = _Entmax15.apply(logits, mask)
-    return weights
+    # In half precision the sums over keys would be so rough that weights summed to up to 9.
+    weights: Tensor = _Entmax15.apply(widened(logits), mask)
+    return weights.to(logits.dtype)
 
 
 class AdaptiveScale(nn.Module):
