@@ -48,13 +48,15 @@ class AdaptiveScale(nn.Module):
 
         1 + softplus(beta(x)) ln(n + 1)^(2 tanh(gamma(x)))      n keys that the query sees
 
-    Source: Vasylenko 2025 (2506.16640), as its code deep-spin/asentmax (be54bd3).
+    Source: Vasylenko 2025 (2506.16640), as its code deep-spin/asentmax (be54bd3), but for two
+    things. The code scales the queries, and here the logits are scaled with what an encoding adds
+    to them. The code has the position for n, and here n counts the keys within a window.
     """
 
     def __init__(self, d_model: int, n_heads: int) -> None:
         super().__init__()
-        self.beta = nn.Linear(d_model, n_heads)
-        self.gamma = nn.Linear(d_model, n_heads)
+        self.beta = nn.Linear(d_model, n_heads, bias=False)
+        self.gamma = nn.Linear(d_model, n_heads, bias=False)
 
     def forward(self, x_BTE: Tensor, n_T1: Tensor) -> Tensor:
         """(B, H, T, 1)"""
