@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from program import Here, assert_has, assert_refused, succeeded, summary, tiny
@@ -130,6 +131,8 @@ def test_seeds_that_began_with_their_own_seed_are_one_setting(here: Here, tmp_pa
     runs = read_runs(tmp_path / "runs", pe="none")
     sizes = runs.group_by("setting").len()["len"].sort().to_list()
     assert sizes == [1, 2]
+    own = runs.filter(pl.col("train.from").str.starts_with("flipflop/rope@"))
+    assert sorted(own["seed"]) == [0, 1]
     assert "from=flipflop/rope@" in succeeded(here("results", "format=csv")).out
 
 
@@ -153,6 +156,11 @@ def test_bad_input_is_one_sentence(
         line.remove("model.n_heads=2")
     assert_refused(here(*line), said)
     assert len([*tmp_path.glob("runs/*/*/seed0-*/status.json")]) == 1
+
+
+def test_the_name_of_a_run_below_runs_dir_is_enough(rope: Path, here: Here) -> None:
+    said = succeeded(here(*tiny("pe=none", f"train.from=flipflop/rope/{rope.name}", *SHORT)))
+    assert_has(said.out, f"tensors of flipflop/rope/{rope.name}")
 
 
 def test_an_unfinished_run_is_refused(rope: Path, here: Here) -> None:

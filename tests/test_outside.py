@@ -10,6 +10,8 @@ import torch
 from program import ROOT, Here, assert_has, assert_refused, succeeded, summary, the_run
 from suites import tiny_suite
 
+from pe_lab.common.config_dir import refuse_foreign
+from pe_lab.common.errors import UsageError
 from pe_lab.evaluation.contract.base import Outcome
 from pe_lab.evaluation.contract.suite import check_model
 from pe_lab.experiment.load_run import load
@@ -169,8 +171,8 @@ def test_the_factory_gets_the_sizes_that_it_names(
 def test_a_run_loads_by_the_yaml_that_names_its_factory(here: Here, mine: Path) -> None:
     succeeded(here(*line("means")))
     folder = str(the_run(mine / "runs"))
-    sys.modules.pop("others_of_tests")
-    assert_refused(here("eval", f"run={folder}", "lengths=32"), "factory is others_of_tests.means")
+    # Refused, though the module is imported still.
+    assert_refused(here("eval", f"run={folder}", "lengths=32"), "factory is others_of_tests:means")
     (mine / "mine" / "model").mkdir()
     (mine / "mine" / "model" / "averages.yaml").write_text(
         "_target_: pe_lab.models.outside.OutsideConfig\nfactory: others_of_tests:means\n"
@@ -181,6 +183,13 @@ def test_a_run_loads_by_the_yaml_that_names_its_factory(here: Here, mine: Path) 
     split = Evaluator(run.plan, run.model, {"in_domain": run.sequences("in_domain")[0]})
     measured = split.answers("in_domain").measured()
     assert measured["error"] == run.summary["metrics"]["in_domain/error"]
+
+
+def test_a_recorded_factory_is_called_only_where_a_yaml_names_it() -> None:
+    for factory in ("torch.hub:load", "pe_lab.common.files:replace_file"):
+        section = {"_target_": "pe_lab.models.outside.OutsideConfig", "factory": factory}
+        with pytest.raises(UsageError, match=f"names the class {factory}, which"):
+            refuse_foreign({"model": section}, Path("run"))
 
 
 def test_decoding_without_a_cache_computes_all_again(

@@ -99,7 +99,9 @@ def test_encodings_have_pictures_and_drawn_formulas(show: Open) -> None:
 
 def test_the_search_finds_an_encoding(show: Open) -> None:
     page, _ = show("index.html")
-    page.get_by_role("textbox", name="Search").fill("stick_breaking")
+    ready = page.locator(".md-search-result__meta")
+    sync_api.expect(ready).to_have_text("Type to start searching", timeout=60_000)
+    page.get_by_role("textbox", name="Search").press_sequentially("stick_breaking", delay=50)
     found = page.locator(".md-search-result__link").first
     found.wait_for()
     assert "encodings.html" in found.get_attribute("href")

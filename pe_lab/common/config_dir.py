@@ -3,7 +3,8 @@ installed packages bring.
 
 A recorded configuration may come from somebody else, and importing a module runs it. Three kinds of
 classes are imported for it: those of pe_lab, those that a yaml of ``--config-dir`` or of such a
-package names, and those that are already imported.
+package names, and those that are already imported. A ``factory`` may be any function: only one that
+such a yaml names is called.
 """
 
 import importlib
@@ -151,7 +152,8 @@ def refuse_foreign(config: Any, path: Path) -> None:
         module, _, last = name.rpartition(".")
         # Not by hasattr, with which a module may import another one.
         loaded = last in vars(sys.modules.get(module, object))
-        if not (loaded or name.startswith("pe_lab.") or name in _named):
+        known = ":" not in name and (loaded or name.startswith("pe_lab."))
+        if not (known or name in _named):
             raise UsageError(
                 f"{path} names the class {name}, which is not of pe_lab and is not imported for a "
                 "recorded run: if you trust that file, give --config-dir FOLDER with a yaml whose "
@@ -161,14 +163,16 @@ def refuse_foreign(config: Any, path: Path) -> None:
 
 def classes(value: Any, key: str = "") -> Iterator[str]:
     """The values of ``_target_``, dotted ones of ``optimizer`` and ``module:function`` of
-    ``factory`` as ``module.function``, at any depth."""
+    ``factory``, at any depth."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from classes(part, str(name))
     elif isinstance(value, list):
         for part in value:
             yield from classes(part)
-    elif isinstance(value, str) and (key == "_target_" or (key == "optimizer" and "." in value)):
+    elif isinstance(value, str) and (
+        key == "_target_"
+        or (key == "optimizer" and "." in value)
+        or (key == "factory" and ":" in value)
+    ):
         yield value
-    elif isinstance(value, str) and key == "factory" and ":" in value:
-        yield value.replace(":", ".")

@@ -248,7 +248,7 @@ def changed_code(folder: RunFolder, resolved: Config) -> str:
 def _code(resolved: Config) -> dict[str, str]:
     """Class of a configuration that is not of pe_lab -> the start of the SHA-256 of its file."""
     found = {}
-    for name in classes(plain(resolved)):
+    for name in (one.replace(":", ".") for one in classes(plain(resolved))):
         file = getattr(sys.modules.get(name.rpartition(".")[0]), "__file__", None)
         if file and not name.startswith("pe_lab."):
             with suppress(OSError):

@@ -1,7 +1,9 @@
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
-from pe_lab.pe.rope import StretchedRoPE
+from pe_lab.pe.base import Dims
+from pe_lab.pe.rope import LogN, Pairing, Scale, StretchedRoPE
 
 
 class NTKFixed(StretchedRoPE):
@@ -16,6 +18,17 @@ class NTKFixed(StretchedRoPE):
 
     Source: Su's blog, 9706 (2023).
     """
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: PositiveFloat,
+        pairing: Pairing,
+        k: Scale | None,
+        logn: LogN,
+        logn_clip: bool | None,
+    ) -> None:
+        super().__init__(dims, base, pairing, k, logn, logn_clip)
 
     def stretched(self, frequencies_M: Tensor) -> Tensor:
         pairs = len(frequencies_M)

@@ -171,6 +171,9 @@ class _Reader:
             parsed = orjson.loads(b"{" + rest)
             parsed["config"]["seed"] = summary["seed"]
             checked(SETTING, parsed, path)
+            # The seed decides what of the run that this one began with belongs to the setting.
+            if parsed["config"]["train"].get("from"):
+                return None
             self.settings[rest] = _setting(parsed)
         return summary, self.settings[rest]
 

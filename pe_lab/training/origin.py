@@ -26,7 +26,9 @@ def with_origin(config: Config) -> tuple[Config, Path | None]:
         return config, None
     if recorded := RECORDED.fullmatch(name):
         return config, Path(config.runs_dir) / recorded[1]
-    found = [Path(name)] if is_run(Path(name)) else runs_called(name, Path(config.runs_dir))
+    given = Path(name)
+    here = given.is_dir() and is_run(given)
+    found = [given] if here else runs_called(name, Path(config.runs_dir))
     found = [path for path in found if ".replaced-" not in path.name]
     if len(found) != 1:
         listed = ", ".join("/".join(path.parts[-3:]) for path in found[:6]) or "none"

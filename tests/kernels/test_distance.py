@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,11 +19,14 @@ from attention_cases import (
 from compiler import needs_compiler
 from torch import Tensor
 
+from docs import facts
+from pe_lab.common.instantiate import instantiate
 from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.apply import FastMultiHeadAttention
 from pe_lab.kernels.requests import Distance
 from pe_lab.models.attention import MultiHeadAttention
+from pe_lab.models.transformer import TransformerConfig
 from pe_lab.pe.base import AttentionInputs, Dims
 from pe_lab.pe.functional import Rotation
 from pe_lab.pe.rope import RoPE
@@ -178,8 +180,10 @@ def test_a_change_of_rope_is_not_taken_for_rope(make: Callable[[Dims], RoPE]) ->
     for fast in (True, False):
         torch.manual_seed(0)
         attention = MultiHeadAttention(
-            SimpleNamespace(
-                n_heads=2, d_model=8, window=None, logn="none", new_conv=lambda *_: None
+            instantiate(
+                {**facts.section("transformer", "model"), "n_heads": 2, "d_model": 8},
+                "model",
+                TransformerConfig,
             ),
             pe,
         )

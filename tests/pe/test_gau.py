@@ -131,7 +131,15 @@ def refused(attention: str, variants: dict[str, Section], **keys: Any) -> set[st
     }
 
 
-WIDE = {"shaw", "cope-gates=values", "combined-parts=shaw+relative+cope"}
+WIDE = {
+    "shaw",
+    "cope-gates=values",
+    "combined-parts=shaw+relative+cope",
+    "rove",
+    "rove-pairing=half",
+}
+PLAIN = {"combined-parts=shaw+relative+cope", "rove", "rove-pairing=half"}
+"""Of these, those without a kernel."""
 NO_FEED_FORWARD = {"tape", "tape-width=5"}
 EXPONENTIAL = {"alibi", "hard_alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn"}
 BY_CHOICE: dict[str, Section] = {
@@ -144,7 +152,7 @@ def test_what_is_refused() -> None:
     assert refused("softmax", VARIANTS) == WIDE | NO_FEED_FORWARD
     assert refused("softmax", VARIANTS, head_width=32) == NO_FEED_FORWARD
     assert refused("softmax", {"tape": SECTIONS["tape"]}, n_layers=1) == set()
-    assert refused("relu2", SECTIONS) == EXPONENTIAL | {"shaw", "tape"}
+    assert refused("relu2", SECTIONS) == EXPONENTIAL | {"shaw", "rove", "tape"}
     chosen = {name: {**SECTIONS[name], **keys} for name, keys in BY_CHOICE.items()}
     assert refused("relu2", chosen) == chosen.keys()
     turned_off = {
@@ -184,7 +192,7 @@ def test_values_as_wide_as_keys(name: str) -> None:
     """Then the kernels of the encodings are used."""
     built = gau(VARIANTS[name], head_width=32, norm_position="post", dropout=0.2)
     assert any(layer.attention.kernel is not None for layer in built.layers) == (  # type: ignore[attr-defined]
-        name != "combined-parts=shaw+relative+cope"
+        name not in PLAIN
     )
     check(built)
 

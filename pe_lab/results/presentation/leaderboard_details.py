@@ -114,10 +114,10 @@ def curve_table(found: Scores, tasks: Sequence[str], shown: Collection[str] | No
 def order_sentence(found: Scores, tasks: Sequence[str]) -> str:
     """Which entries come first at half and at twice the stated thresholds."""
     half, twice = (
-        ", ".join(f"{entry} {share_text(share)} %" for entry, share in order[:FIRST])
+        ", ".join(f"{entry} {share_text(share)}" for entry, share in order[:FIRST])
         for order in (order_at(found, tasks, times) for times in (0.5, 2))
     )
-    return f"First at half the stated thresholds: {half}; at twice: {twice}." if half else ""
+    return f"Best at half the thresholds, in %: {half}; at twice: {twice}." if half else ""
 
 
 def phases_table(found: Scores, task: str) -> Table | None:
