@@ -95,9 +95,7 @@ def test_five_sentences_of_doubt() -> None:
     said = doubts(one, ["flipflop"])
     assert len(said) == 5
     assert "2 layers of width 64" in said[1]
-    assert said[2].startswith(
-        "Best at half the thresholds, in %: path 100, rope+conv 100; at twice"
-    )
+    assert said[2].startswith("Best at half the thresholds, in %: path 100, rope+conv 100; at")
     assert "0 of 16 scored runs have none recorded" in said[4]
     assert doubts(one, ["sort"]) == []
     apart = [run("path", "flipflop", 0, [0.0] * 7), run("rope", "sort", 0, [0.0] * 3)]

@@ -131,17 +131,14 @@ def refused(attention: str, variants: dict[str, Section], **keys: Any) -> set[st
     }
 
 
-WIDE = {
-    "shaw",
-    "cope-gates=values",
-    "combined-parts=shaw+relative+cope",
-    "rove",
-    "rove-pairing=half",
-}
 PLAIN = {"combined-parts=shaw+relative+cope", "rove", "rove-pairing=half"}
-"""Of these, those without a kernel."""
+"""Of those whose values must be as wide as keys: without a kernel."""
+WIDE = {"shaw", "cope-gates=values", *PLAIN}
 NO_FEED_FORWARD = {"tape", "tape-width=5"}
-EXPONENTIAL = {"alibi", "hard_alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn"}
+EXPONENTIAL = {
+    "alibi", "hard_alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn", "longrope",
+    "grape_a", "grape_ap", "inkling", "tra",
+}  # fmt: skip
 BY_CHOICE: dict[str, Section] = {
     "rope": {"logn": "train"}, "path": {"forget": True}, "cope": {"combine": "alibi_slope"},
     "combined": {"parts": facts.parts("rope", "alibi")},

@@ -201,15 +201,14 @@ def test_clipped_rope_as_published() -> None:
 
 
 def test_a_change_at_test_time_does_not_lose_a_key() -> None:
-    """``ntk_fixed`` has no ``fraction``: it would rotate pairs that were trained without a position."""
+    """``ntk_fixed`` has no ``fraction``: pairs without a position would rotate."""
     (whole,), (partial_rope,) = (
         checked_jobs(tiny("pe=rope", f"pe.fraction={share}")) for share in (1, 0.5)
     )
     (spec,) = parse_encodings("ntk_fixed")
     assert EncodingConfigs().swap(whole, spec).names["pe"] == "ntk_fixed"
-    with pytest.raises(
-        UsageError, match=r"trained with fraction=0.5, which pe=ntk_fixed does not have"
-    ):
+    said = r"trained with fraction=0.5, which pe=ntk_fixed does not have"
+    with pytest.raises(UsageError, match=said):
         EncodingConfigs().swap(partial_rope, spec)
     (again,) = parse_encodings("rope:base=500")
     assert EncodingConfigs().swap(partial_rope, again).pe["fraction"] == 0.5
