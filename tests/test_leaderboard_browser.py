@@ -72,6 +72,11 @@ def test_a_link_has_the_same_choice(show: Open, address: str) -> None:
     page.locator("#task-recall").wait_for()
     assert page.locator("details.task:visible").count() == 1
     assert page.url == f"{address}#task=recall&pe=rope,path&column=alone"
+    # A link to a place on the page leaves the choice as it is.
+    page.locator("a.skip").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**#main")
+    assert sorted(heat_map(page)) == ["path", "rope"]
     page.goto(f"{address}#pe=rope_")
     assert heat_map(page) == ["rope_2d"]
     assert page.locator("details.task:visible").count() == 2

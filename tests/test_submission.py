@@ -132,8 +132,8 @@ def test_a_file_that_is_damaged_or_none_is_one_sentence(there: Here, tmp_path: P
         archive.writestr("code/more.py", "")
     assert_refused(there("submit", "check=one.zip", *MINE), "code/more.py is not as it", status=1)
     shutil.copy(tmp_path / "mine" / "decaying_of_tests.py", tmp_path / "none.zip")
-    assert_refused(there("submit", "check=none.zip"), "none.zip is no submission")
-    assert_refused(there("submit", "check=gone.zip"), "gone.zip is no submission")
+    assert_refused(there("submit", "check=none.zip"), "none.zip is not a submission")
+    assert_refused(there("submit", "check=gone.zip"), "gone.zip is not a submission")
 
 
 def test_a_name_outside_of_its_folder_is_refused(there: Here, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_zip_that_cannot_be_read_is_one_sentence(
     if at < 30:  # The list at the end has it, too.
         content[content.index(b"PK\x01\x02") + at + 2] = byte
     (tmp_path / "two.zip").write_bytes(content)
-    assert_refused(there("submit", "check=two.zip"), "two.zip is no submission", said)
+    assert_refused(there("submit", "check=two.zip"), "two.zip is not a submission", said)
 
 
 def test_a_submission_of_no_run_is_a_fault(there: Here, tmp_path: Path) -> None:
@@ -203,9 +203,12 @@ def test_a_submission_of_no_run_is_a_fault(there: Here, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("pe=decaying", "suite=tiny"), "submit needs an entry and a file"),
-        (("pe=gone", "suite=tiny", "to=x.zip"), "no run of suite tiny is of it (runs: decaying)"),
+        (
+            ("pe=gone", "suite=tiny", "to=x.zip"),
+            "suite tiny has no runs of it (runs: decaying)",
+        ),
         (("pe=decaying", "suite=tiny", "to=one.zip"), "exists and is not overwritten"),
-        (("pe=decaying", "suite=tiny", "to=x.tar"), "to=x.tar is no .zip"),
+        (("pe=decaying", "suite=tiny", "to=x.tar"), "to=x.tar is not a .zip"),
         (("check=one.zip", "pe=decaying"), "is given by itself"),
     ],
 )

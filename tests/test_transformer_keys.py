@@ -142,8 +142,7 @@ def test_steps_of_logn_in_loops(window: int | None, encoded: bool) -> None:
         q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
         logits, _ = attention.weights(q, k, inputs)
         for i, j in [(0, 0), (1, 0), (2, 1), (8, 8), (10, 9)]:
-            n = i + 1 if window is None else min(i + 1, window)
-            factor = 1 + 0.1 * math.log(1 + n // 3) if encoded or number == 1 else 1
+            factor = 1 + 0.1 * math.log(1 + (i + 1) // 3) if encoded or number == 1 else 1
             expected = factor * (q[:, :, i] * k[:, :, j]).sum(-1) / math.sqrt(8)
             torch.testing.assert_close(logits[:, :, i, j], expected)
 
@@ -180,7 +179,7 @@ def test_entmax_in_loops(name: str, window: int | None) -> None:
         z = [float(q[b, h, i] @ k[b, h, j]) / math.sqrt(8) for j in range(first, i + 1)]
         if name == "asentmax":
             beta, gamma = (
-                float(linear.weight[h] @ x[b, i] + linear.bias[h])
+                float(linear.weight[h] @ x[b, i])
                 for linear in (attention.scale.beta, attention.scale.gamma)
             )
             power = 2 * math.tanh(gamma)
@@ -198,6 +197,13 @@ def test_gradient_of_entmax() -> None:
     mask = torch.ones(6, 6, dtype=torch.bool).tril()
     logits = (2 * torch.randn(2, 6, 6)).requires_grad_()
     assert torch.autograd.gradcheck(lambda z: entmax15(z, mask), [logits])
+
+
+def test_entmax_in_half_precision() -> None:
+    mask = torch.ones(512, 512, dtype=torch.bool).tril()
+    weights = entmax15(torch.randn(512, 512).bfloat16() / 8, mask)
+    assert weights.dtype == torch.bfloat16
+    torch.testing.assert_close(weights.double().sum(-1), torch.ones(512), rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -320,7 +326,11 @@ def test_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
             ["pe=stick_breaking replaces softmax", "model.sink=false", "rope"],
         ),
         (("pe=stick_breaking", "model.logn=8"), ["model.logn=8 scales", "model.logn=null"]),
-        (("pe=rope", "model.logn=0"), ["model.logn=0"]),
+        (
+            ("pe=rope", "model.logn=0"),
+            ["model.logn=0", "learned, or set it to a value greater than 0"],
+        ),
+        (("pe=rope", "model.logn=1.5"), ["model.logn=1.5", "learned, or set it to a whole number"]),
         (
             ("pe=stick_breaking", "model.normalizer=entmax"),
             ["pe=stick_breaking replaces softmax, and so does model.normalizer=entmax"],

@@ -67,7 +67,7 @@ def show(words: Sequence[str]) -> None:
     if options.pe is None or options.to is None:
         raise UsageError("submit needs an entry and a file: pe-lab submit pe=NAME to=NAME.zip")
     if options.to.suffix != ".zip" or options.to.exists():
-        what = "exists and is not overwritten" if options.to.exists() else "is no .zip"
+        what = "exists and is not overwritten" if options.to.exists() else "is not a .zip"
         raise UsageError(f"to={options.to} {what}: give another FILE.zip")
     suite = load_suite(options.suite, folder)
     found = suite_runs(options.runs_dir, suite)

@@ -92,6 +92,10 @@ def problem(
     below = [f"{prefix}.{name}" for name in known] if first["type"] == "dict_type" else []
     meant = similar(key, (), below)
     other = f", or give {meant[0]}={value}" if meant else ""
+    if first["type"] == "literal_error":
+        # A union of choices and a number has an error of each.
+        same = (one for one in error.errors() if list(one["loc"][: len(path)]) == path)
+        other += "".join(f", or {remedy(one)}" for one in same if one["type"] in _ALLOWED)
     return f"{assignment} is not allowed: {remedy(first)}{other}"
 
 

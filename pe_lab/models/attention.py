@@ -35,7 +35,8 @@ class Attention(nn.Module):
     Args:
         scaled_heads: the number of heads if logits are multiplied by s_h log n (scalable softmax,
             ``logn: learned``), n the number of keys that the query sees; None: they are not.
-        every: the N of the factor 1 + 0.1 ln(1 + floor(n / N)) of logits; None: no such factor.
+        every: the N of the factor 1 + 0.1 ln(1 + floor(n / N)) of logits, n the number of tokens
+            up to the query; None: no such factor.
         conv: the convolution that ``project`` applies to queries, keys and values; None: none.
     """
 
@@ -181,16 +182,19 @@ class Attention(nn.Module):
 
     def growth(self, t: int, s: int) -> Tensor:
         """The factor of the logits of the last t of s tokens, (H or 1, T, 1)."""
-        n_T1 = self.keys_seen(t, s)
         if self.logn is not None:
-            return self.logn[:, None, None] * n_T1.log()
+            return self.logn[:, None, None] * self.keys_seen(t, s).log()
         assert self.every is not None
-        return 1 + LOGN_SLOPE * (n_T1 // self.every).log1p()[None]
+        return 1 + LOGN_SLOPE * (self.tokens_up_to(t, s) // self.every).log1p()[None]
+
+    def tokens_up_to(self, t: int, s: int) -> Tensor:
+        """How many tokens there are up to each of the last t of s, itself included, (T, 1)."""
+        device = next(self.parameters()).device
+        return torch.arange(s - t + 1, s + 1, device=device)[:, None]
 
     def keys_seen(self, t: int, s: int) -> Tensor:
         """How many keys the last t of s tokens see, (T, 1)."""
-        device = next(self.parameters()).device
-        n_T1 = torch.arange(s - t + 1, s + 1, device=device)[:, None]
+        n_T1 = self.tokens_up_to(t, s)
         return n_T1 if self.window is None else n_T1.clamp(max=self.window)
 
     def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:

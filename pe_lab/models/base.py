@@ -236,9 +236,10 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
     ``logn: learned`` multiplies the logits, with what an encoding adds to them, by s_h log n: n
     is the number of keys that the query sees, s_h a parameter of each head and layer. Source:
     scalable softmax, Nakanishi 2025 (2501.19399). A number N multiplies them by 1 + 0.1 ln(1 +
-    floor(n / N)) instead, in the layers without the encoding, or in all if each has it. N is the
-    trained length in Llama 4 (which does so without positions only) and in Ministral 3 (floor((n -
-    1) / N)): nothing changes before it.
+    floor(n / N)) instead, in the layers without the encoding, or in all if each has it; n is
+    then the number of tokens up to the query, whatever the window. N is the trained length in Llama
+    4 (which does so without positions only) and in Ministral 3 (floor((n - 1) / N)): nothing
+    changes before it.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)]

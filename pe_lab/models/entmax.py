@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pe_lab.pe.functional import widened
+
 
 class _Entmax15(torch.autograd.Function):
     @staticmethod
@@ -36,8 +38,9 @@ class _Entmax15(torch.autograd.Function):
 def entmax15(logits: Tensor, mask: Tensor) -> Tensor:
     """The weights max(logits / 2 - tau, 0)^2 over what the mask allows, with tau such that they sum
     to 1: far smaller logits get none. Source: Peters 2019 (1905.05702)."""
-    weights: Tensor = _Entmax15.apply(logits, mask)
-    return weights
+    # In half precision the sums over keys would be so rough that weights summed to up to 9.
+    weights: Tensor = _Entmax15.apply(widened(logits), mask)
+    return weights.to(logits.dtype)
 
 
 class AdaptiveScale(nn.Module):
@@ -45,13 +48,15 @@ class AdaptiveScale(nn.Module):
 
         1 + softplus(beta(x)) ln(n + 1)^(2 tanh(gamma(x)))      n keys that the query sees
 
-    Source: Vasylenko 2025 (2506.16640), as its code deep-spin/asentmax (be54bd3).
+    Source: Vasylenko 2025 (2506.16640), as its code deep-spin/asentmax (be54bd3), but for two
+    things. The code scales the queries, and here the logits are scaled with what an encoding adds
+    to them. The code has the position for n, and here n counts the keys within a window.
     """
 
     def __init__(self, d_model: int, n_heads: int) -> None:
         super().__init__()
-        self.beta = nn.Linear(d_model, n_heads)
-        self.gamma = nn.Linear(d_model, n_heads)
+        self.beta = nn.Linear(d_model, n_heads, bias=False)
+        self.gamma = nn.Linear(d_model, n_heads, bias=False)
 
     def forward(self, x_BTE: Tensor, n_T1: Tensor) -> Tensor:
         """(B, H, T, 1)"""

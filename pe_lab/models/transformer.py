@@ -174,8 +174,8 @@ class Block(Layer):
         if self.attention.gate is not None:
             draw(self.attention.gate)
         if (scale := self.attention.scale) is not None:
-            draw(scale.beta, biases=not self.scaled)
-            draw(scale.gamma, biases=not self.scaled)
+            draw(scale.beta)
+            draw(scale.gamma)
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))

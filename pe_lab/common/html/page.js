@@ -93,7 +93,9 @@
       toAddress();
     } else if (form) {
       const words = new URLSearchParams(hash);
-      for (const one of form.elements) one.value = words.get(one.name) ?? "";
+      // A place on the page, as that of the skip link, leaves the filters as they are.
+      const changed = document.getElementById(hash) ? [] : form.elements;
+      for (const one of changed) one.value = words.get(one.name) ?? "";
       filter();
     }
     show(hash);

@@ -38,14 +38,12 @@ def packed(suite: Suite, entry: str, found: Found, config_dir: Path | None) -> b
     """The file with all runs of an entry, the failed ones included.
 
     Raises:
-        UsageError: there are none, a file of one is damaged, or its class lacks.
+        UsageError: there are none, a file of one is damaged, or its class is missing.
     """
     rows = found.rows.filter(entry=entry)
     if rows.is_empty():
         known = ", ".join(found.rows["entry"].unique().sort()) or "none"
-        raise UsageError(
-            f"submit pe={entry}: no run of suite {suite.name} is of it (runs: {known})"
-        )
+        raise UsageError(f"submit pe={entry}: suite {suite.name} has no runs of it (runs: {known})")
     files: Entry = []
     for run_id in rows["run_id"].unique().sort():
         path = found.folders[run_id]
@@ -85,7 +83,7 @@ def unpacked(path: Path, to: Path) -> dict[str, Any]:
     """The manifest of a submission, whose files are written below ``to``. Nothing of it is run.
 
     Raises:
-        UsageError: it is no submission.
+        UsageError: it is not a submission.
         DamagedError: a file is not as it was packed, missing or added.
     """
     try:
@@ -103,7 +101,7 @@ def unpacked(path: Path, to: Path) -> dict[str, Any]:
     # Of any kind: zipfile and each kind of compression have their own.
     except Exception as error:
         raise UsageError(
-            f"{path} is no submission ({reason(error)}): "
+            f"{path} is not a submission ({reason(error)}): "
             f"pe-lab submit pe=NAME to={path.name} makes one"
         ) from None
     for name in sorted(files.keys() | recorded.keys()):
@@ -136,7 +134,7 @@ def faults(runs: Path, suite: Suite, manifest: dict[str, Any]) -> Iterator[str]:
         wrong = (one.sentence for one in problems(path))
         yield from (one for one in wrong if "which holds the model" not in one)
         if "-".join(path.parts[-3:]) not in found.folders:
-            yield f"{name} is no run of suite {suite.name}"
+            yield f"{name} is not a run of suite {suite.name}"
     for other in found.rows.filter(pl.col("entry") != manifest["entry"])["entry"].unique().sort():
         yield f"it has runs of {other}, and is a submission of {manifest['entry']}"
     yield from found.versions
