@@ -271,8 +271,9 @@ def test_a_section_is_made_when_all_its_runs_are_finished(
     assert (FILE.read_bytes(), findings.PAGE.read_bytes()) == before
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_no_table_of_the_file_lacks_a_run() -> None:
+    """Two minutes: all runs of the page are composed."""
     runs = kept()["path"].to_list()
     assert len(ON_PAGE) > 30
     for name in ON_PAGE:

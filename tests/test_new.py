@@ -116,19 +116,18 @@ def test_a_folder_that_cannot_be_written(here: Here) -> None:
 @pytest.mark.extended
 def test_the_page_on_extending_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
-    shell, python = (
-        re.search(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shells, pythons = (
+        re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
         for kind in ("sh", "python")
     )
-    assert shell is not None
-    assert python is not None
+    (python,) = (block for block in pythons if "from pe_lab" in block and "steps=100" in block)
     sizes = {"eval.sequences": 20, "eval.quick_sequences": 20}
     small = ["train.steps=2", *(f"{key}={value}" for key, value in sizes.items()), "tracker=none"]
     # Other steps than the shell's: other runs.
-    code = python[1].replace("steps=100", f"steps=3, **{sizes}")
+    code = python.replace("steps=100", f"steps=3, **{sizes}")
     assert code.count("steps=3") == 2
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    lines = [line.partition("  #")[0] for line in shell[1].splitlines()]
+    lines = [line.partition("  #")[0] for line in shells[0].splitlines()]
     assert len(lines) == 4
     commands = [[*shlex.split(line)[1:], *(small if "task=" in line else [])] for line in lines]
     for words in [["-m", "pe_lab", *words] for words in commands] + [["-c", code]]:

@@ -57,7 +57,7 @@ def test_the_report_marks_them_and_says_why(here: Here) -> None:
     legend = "† made for a trained rope at test time, trained from scratch here"
     assert here("report", "inspect=none").status == 0
     page = Path("runs/report/index.html").read_text()
-    assert '"label":"pi † (n = 2)"' in page
+    assert '"pi † (n = 2)"' in page
     assert page.count(f"{legend}.</p>") == 2  # below the overview and the table
     runs = read_runs("runs")
     (section,) = sections(runs, by_split(runs))
