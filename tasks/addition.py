@@ -63,11 +63,7 @@ class Addition(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_digits > self.max_digits:
-            raise ValueError(
-                f"task.min_digits is {self.min_digits}, more than task.max_digits, "
-                f"{self.max_digits}; lower the one or raise the other"
-            )
+        self.refuse_above("min_digits", "max_digits")
         if self.hints is not None and self.hints <= self.max_digits:
             raise ValueError(
                 f"task.hints={self.hints} does not suffice for sums of {self.max_digits + 1} "

@@ -50,11 +50,7 @@ class Alternation(Task):
             ("block", "max_blocks"),
             ("max_blocks", "min_letters"),
         ):
-            if getattr(self, low) > getattr(self, high):
-                raise ValueError(
-                    f"task.{low} is {getattr(self, low)}, more than task.{high}, "
-                    f"{getattr(self, high)}; lower the one or raise the other"
-                )
+            self.refuse_above(low, high)
 
     @property
     def vocab(self) -> tuple[str, ...]:

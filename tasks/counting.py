@@ -51,11 +51,7 @@ class Counting(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_ops > self.max_ops:
-            raise ValueError(
-                f"task.min_ops is {self.min_ops}, more than task.max_ops, {self.max_ops}; "
-                "lower the one or raise the other"
-            )
+        self.refuse_above("min_ops", "max_ops")
 
     @property
     def vocab(self) -> tuple[str, ...]:

@@ -64,11 +64,7 @@ class GroupWord(Task):
         found = re.fullmatch(r"Z_(\d{1,9})|S[2-5]|A[3-5]", self.group)
         if not found or (found[1] and not 2 <= int(found[1]) <= LARGEST_CYCLE):
             raise ValueError(f"task.group={self.group} is not a group here: give {GROUPS}")
-        if self.min_steps > self.max_steps:
-            raise ValueError(
-                f"task.min_steps is {self.min_steps}, more than task.max_steps, "
-                f"{self.max_steps}; lower the one or raise the other"
-            )
+        self.refuse_above("min_steps", "max_steps")
         for name, changes in self.splits.items():
             # The vocabulary is that of the group, and the same in every split.
             if changes.get("group", self.group) != self.group:

@@ -51,11 +51,7 @@ class Indirect(Task):
     def __post_init__(self) -> None:
         super().__post_init__()
         for low, high in (("min_letters", "max_letters"), ("min_shift", "max_shift")):
-            if getattr(self, low) > getattr(self, high):
-                raise ValueError(
-                    f"task.{low} is {getattr(self, low)}, more than task.{high}, "
-                    f"{getattr(self, high)}; lower the one or raise the other"
-                )
+            self.refuse_above(low, high)
         if self.max_letters > self.n_symbols:
             raise ValueError(
                 f"task.max_letters is {self.max_letters}, but task.n_symbols, {self.n_symbols}, "

@@ -53,11 +53,7 @@ class KHop(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_hops > self.max_hops:
-            raise ValueError(
-                f"task.min_hops is {self.min_hops}, more than task.max_hops, {self.max_hops}; "
-                "lower the one or raise the other"
-            )
+        self.refuse_above("min_hops", "max_hops")
         if self.length < self._shortest:
             raise ValueError(
                 f"task.length={self.length} is too short for task.max_hops={self.max_hops} of "

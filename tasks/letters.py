@@ -37,11 +37,7 @@ class Letters(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_letters > self.max_letters:
-            raise ValueError(
-                f"task.min_letters is {self.min_letters}, more than task.max_letters, "
-                f"{self.max_letters}; lower the one or raise the other"
-            )
+        self.refuse_above("min_letters", "max_letters")
 
     @property
     def vocab(self) -> tuple[str, ...]:

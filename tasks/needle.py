@@ -48,11 +48,7 @@ class Needle(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_variables > self.n_names:
-            raise ValueError(
-                f"task.n_variables is {self.n_variables}, more than task.n_names, {self.n_names}; "
-                "lower the one or raise the other"
-            )
+        self.refuse_above("n_variables", "n_names")
         if self.length < (least := self._least):
             raise ValueError(
                 f"task.length={self.length} is too short for task.n_variables={self.n_variables}, "

@@ -23,11 +23,7 @@ class Question(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_length > self.max_length:
-            raise ValueError(
-                f"task.min_length is {self.min_length}, more than task.max_length, "
-                f"{self.max_length}; lower the one or raise the other"
-            )
+        self.refuse_above("min_length", "max_length")
         if self.min_length < self.least:
             raise ValueError(
                 f"task.min_length is {self.min_length}, too short for this task: give at least "

@@ -72,6 +72,15 @@ class Task(ABC):
                 "task.train_sequences=null, or shorten the file"
             )
 
+    def refuse_above(self, low: str, high: str) -> None:
+        """ValueError where the value of one key is above that of another."""
+        one, other = getattr(self, low), getattr(self, high)
+        if one > other:
+            raise ValueError(
+                f"task.{low} is {one}, more than task.{high}, {other}; "
+                "lower the one or raise the other"
+            )
+
     @property
     @abstractmethod
     def vocab(self) -> tuple[str, ...]:

@@ -44,11 +44,10 @@ class Wall(PositionalEncoding):
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         kept_BHSD = self.kept(inputs)
         with torch.autocast(q_BHTD.device.type, enabled=False):
-            q_BHTD = q_BHTD.to(wide) / math.sqrt(q_BHTD.shape[-1])
-            return decayed_logits(q_BHTD, k_BHSD.to(wide), kept_BHSD.to(wide))
+            q_BHTD = widened(q_BHTD) / math.sqrt(q_BHTD.shape[-1])
+            return decayed_logits(q_BHTD, widened(k_BHSD), kept_BHSD)
 
     def kept(self, inputs: AttentionInputs) -> Tensor:
         """log f_0 + .. + log f_j of each feature, (B, H, S, D)."""
