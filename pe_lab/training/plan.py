@@ -125,7 +125,7 @@ def plan(config: Config) -> Plan:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
-    values = null_values(plain(config), model_config, encodings)
+    values = null_values(plain(config), model_config, positions, encodings)
     made = Plan(
         config, task, positions, model_config, dims, splits, too_long, values,
         reads_positions=any(encoding.reads_positions for encoding in encodings),
@@ -248,12 +248,15 @@ def build_task(section: dict[str, Any]) -> Task:
 
 
 def null_values(
-    config: Mapping[str, Any], model: ModelConfig, encodings: Iterable[PositionalEncoding]
+    config: Mapping[str, Any],
+    model: ModelConfig,
+    positions: Positions,
+    encodings: Iterable[PositionalEncoding],
 ) -> dict[str, Any]:
     """The keys of a configuration that are null and stand for a value, with that value:
     ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
     found: dict[str, list[Any]] = {}
-    for group, made in (("model", [model]), ("pe", encodings)):
+    for group, made in (("model", [model]), ("positions", [positions]), ("pe", encodings)):
         for one in made:
             for key, value in one.null_values().items():
                 if value is not None:
@@ -362,14 +365,20 @@ def refused_positions(
     """
 
     def fits(one: PositionalEncoding) -> bool:
-        read = len(positions.axes) in (0, one.axes) and (positions.increasing or one.any_order)
-        return read or not one.reads_positions
+        ordered = positions.increasing or one.any_order
+        read = len(positions.axes) in (0, one.axes) and ordered
+        return (read and (positions.whole or one.fractional)) or not one.reads_positions
 
     if fits(encoding):
         return None
     if len(positions.axes) not in (0, encoding.axes):
         given = f"{len(positions.axes)} ({', '.join(positions.axes)})"
         why = f"reads {encoding.axes} id of a token, and positions={source} gives {given}"
+    elif not positions.whole:
+        why = (
+            f"looks positions up or counts them, with these keys, and positions={source} gives "
+            "numbers between whole ones"
+        )
     else:
         why = f"needs increasing positions, and those of positions={source} fall and repeat"
     also = "" if positions.axes else ", or other positions"
