@@ -1,3 +1,5 @@
+import math
+
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveFloat
@@ -6,10 +8,14 @@ from torch import Tensor, nn
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
 from pe_lab.pe.functional import refuse_where, widened
 
+FIRST_GATE = 1e-3
+"""``grape_ctx_init_omega``: c is where softplus, which the gate once was, gives it."""
+GATE_SCALE = 16
+"""``grape_ctx_omega_scale``."""
+
 
 class GRAPEM(PositionalEncoding):
-    """Queries and keys, rotated in one learned plane for each head by an angle that grows with the
-    position.
+    """Queries and keys, rotated by the position in one learned plane for each head.
 
         q'_i = exp(i frequency[h] L[h]) q_i,   k'_j alike
         L[h] = a b^T - b a^T,   (a, b) = plane[h]                                     (D, D)
@@ -20,10 +26,18 @@ class GRAPEM(PositionalEncoding):
     on i - j. ``plane`` (H, 2, D) starts as random unit vectors at right angles, where s = 1; then a
     and b are free, and s is learned with them. Any length. Not absolute; causal.
 
+    ``contextual: true`` puts the phase of a token in the place of i, a sum of gates of the tokens
+    before it, one for all heads of a layer:
+
+        phase[i] = g_0 + .. + g_(i-1),   g_t = sigmoid((gate . x_t + c) / 16)
+
+    x is the attention's input. ``gate`` starts at 0 and c at log(exp(0.001) - 1), where g is 0.39.
+
     Source: Multiplicative GRAPE of Zhang 2025 (2512.07805), sections 2.1 to 2.3, with its start of
     a and b. It does not say how frequencies of one plane start: RoPE's grid is spread over heads.
-    The models of its tables turn fixed pairs of features at learned frequencies, as ``rope`` with
-    ``learned: true`` does.
+    The phase is that of GRAPE-M-ctx in the authors' code (model-architectures/GRAPE at f5b539f).
+    The models of the paper's tables turn fixed pairs of features at learned frequencies, as
+    ``rope`` with ``learned: true`` does.
     """
 
     shift_invariant = True
@@ -31,8 +45,9 @@ class GRAPEM(PositionalEncoding):
     fractional = True
     both_ways = True
 
-    def __init__(self, dims: Dims, base: PositiveFloat) -> None:
+    def __init__(self, dims: Dims, base: PositiveFloat, contextual: bool = False) -> None:
         super().__init__()
+        self.reads_positions = self.both_ways = not contextual
         refuse_where(
             (
                 dims.head_dim < 2,
@@ -45,13 +60,34 @@ class GRAPEM(PositionalEncoding):
         a = F.normalize(a, dim=-1)
         b = F.normalize(b - (a * b).sum(-1, keepdim=True) * a, dim=-1)
         self.plane = nn.Parameter(torch.stack((a, b), 1))
+        self.gate = nn.Linear(dims.d_model, 1) if contextual else None
+        if self.gate is not None:
+            nn.init.zeros_(self.gate.weight)
+            nn.init.constant_(self.gate.bias, math.log(math.expm1(FIRST_GATE)))
+
+    @property
+    def rotates_by_position(self) -> bool:
+        return self.gate is None and super().rotates_by_position
 
     @by_position
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
+        pos_BS = inputs.pos_k_BS if self.gate is None else self.phases(inputs.x_BSE)
         with torch.autocast(q_BHTD.device.type, enabled=False):
-            return self.turned(q_BHTD, inputs.pos_q_BT), self.turned(k_BHSD, inputs.pos_k_BS)
+            # The queries are the last of the keys.
+            pos_BT = pos_BS[:, -q_BHTD.shape[2] :]
+            return self.turned(q_BHTD, pos_BT), self.turned(k_BHSD, pos_BS)
+
+    def phases(self, x_BSE: Tensor) -> Tensor:
+        """Of each token, (B, S), at least in float32."""
+        assert self.gate is not None
+        gate_BS = (widened(self.gate(x_BSE)).squeeze(-1) / GATE_SCALE).sigmoid()
+        return gate_BS.cumsum(1) - gate_BS
+
+    def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
+        """``phase`` of each key, where it follows from the input."""
+        return {} if self.gate is None else {"phase": self.phases(inputs.x_BSE)[:, None, None]}
 
     def turned(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
         """exp(n frequency L) x = x + sin(angle)/s L x + (1 - cos(angle))/s^2 L L x."""

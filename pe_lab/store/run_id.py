@@ -57,6 +57,7 @@ ADDED: dict[str, dict[str, Any]] = {
         **_CONV,
     },
     "pe_lab.pe.fope.FoPE": {"fourier_norm": True},
+    "pe_lab.pe.grape_m.GRAPEM": {"contextual": False},
     "pe_lab.pe.pi.PI": {"fraction": 1, "drop": None},
     "pe_lab.pe.rope.RoPE": {"fraction": 1, "drop": None, "clip": None, "learned": False},
     "pe_lab.tasks.selective_copy.SelectiveCopy": _FILES,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from agreement import SIZES, Size, agree, attend_by_hooks, first_layer, fla_naive
 from formulas import rotated, sigmoid
 from naive import SLOPES, Sight, attend, content, every_query, plain_value, rope, softplus
@@ -80,16 +81,52 @@ def grape_m(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     """The matrix exponential itself, of the generator times the distance."""
     first, second = s.own["plane"][h]
     generator = torch.outer(first, second) - torch.outer(second, first)
-    angle = s.distance(b, i, j) * s.keys["base"] ** (-h / s.n_heads)
+    here, there = s.key_of(i), j
+    turns: Any = s.distance(b, i, j)
+    if s.keys["contextual"]:
+        weight, c = s.own["gate.weight"][0], s.own["gate.bias"][0]
+        turns = sum((sigmoid((weight @ s.x[b, t] + c) / 16) for t in range(there, here)), 0.0)
+    angle = turns * s.keys["base"] ** (-h / s.n_heads)
     turned = torch.linalg.matrix_exp(angle * generator) @ s.q[b, h, i]
     return turned @ s.k[b, h, j] / math.sqrt(s.width)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("base", "width"), [(10000, 4), (3.0, 5), (2.0, 2)])
-def test_grape_m(base: float, width: int, size: Size) -> None:
+@pytest.mark.parametrize(
+    ("base", "width", "contextual"),
+    [(10000, 4, False), (3.0, 5, False), (2.0, 2, False), (3.0, 5, True)],
+)
+def test_grape_m(base: float, width: int, contextual: bool, size: Size) -> None:
     naive = partial(attend, logit=grape_m, value=plain_value)
-    agree("grape_m", {"base": base}, size, naive, width=width)
+    agree("grape_m", {"base": base, "contextual": contextual}, size, naive, width=width)
+
+
+def test_the_phase_of_grape_m_is_that_of_the_authors_code() -> None:
+    """Their heads of width 2 turn one pair of features, all at the frequency 1."""
+    ours: Any = first_layer("grape_m", {"base": 1.0, "contextual": True}, d_model=6, n_heads=3)
+    ours.plane.data.copy_(torch.eye(2).expand(3, 2, 2))
+    q, k, v = torch.randn(3, 2, 3, 9, 2)
+    x = torch.randn(2, 9, 6)
+    omega = ((x @ ours.gate.weight[0] + ours.gate.bias) / 16).sigmoid()
+    phi = torch.zeros(2, 9)
+    for t in range(1, 9):
+        phi[:, t] = phi[:, t - 1] + omega[:, t - 1]
+    cos, sin = phi.cos()[:, None], phi.sin()[:, None]
+
+    def turned(y: Tensor) -> Tensor:
+        first, second = y.unbind(-1)
+        return torch.stack((first * cos + second * sin, second * cos - first * sin), -1)
+
+    expected = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+    got = attend_by_hooks(ours, q, k, v, x, sequential(9))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_first_phase_of_grape_m_grows_alike() -> None:
+    made: Any = build_encodings({**SECTIONS["grape_m"], "contextual": True}, dims())[0]
+    phase = made.phases(torch.randn(1, 5, dims().d_model))
+    # sigmoid(log(expm1(0.001)) / 16)
+    torch.testing.assert_close(phase, 0.39371964 * torch.arange(5.0)[None], rtol=1e-5, atol=0)
 
 
 def test_a_plane_of_two_features_is_the_first_pair_of_rope() -> None:
