@@ -192,6 +192,18 @@ def test_a_recorded_factory_is_called_only_where_a_yaml_names_it() -> None:
             refuse_foreign({"model": section}, Path("run"))
 
 
+@pytest.mark.parametrize("name", ["torch.hub.load", "subprocess.Popen", "pathlib.Path"])
+def test_of_imported_names_only_classes_made_for_pe_lab_are_used(name: str) -> None:
+    for config in ({"train": {"optimizer": name}}, {"pe": {"parts": [{"_target_": name}]}}):
+        with pytest.raises(UsageError, match=f"names the class {name}, which"):
+            refuse_foreign(config, Path("run"))
+    refuse_foreign({"pe": {"_target_": f"{__name__}.Mine"}}, Path("run"))
+
+
+class Mine(NoPE):
+    """Imported already, as in a notebook."""
+
+
 def test_decoding_without_a_cache_computes_all_again(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
