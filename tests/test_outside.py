@@ -291,6 +291,16 @@ def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
 
 
 @pytest.mark.extended
+def test_a_suite_names_a_model_that_fails(here: Here, mine: Path) -> None:
+    line = ["suite", "v1", "--config-dir", "mine", "tasks=majority", "pe=rope", "dry=true"]
+    ended = here(*line, "model=outside", "model.factory=others_of_tests:fails")
+    assert ended.status == 1
+    assert "not run: fails on majority: model.factory=others_of_tests:fails fails at" in ended.out
+    assert "nothing else is missing" in ended.out
+    assert "fails on majority cannot be run" in ended.err
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["x_transformers_pope", "hf_mamba2", "hf_gated_deltanet"])
 def test_the_examples_keep_the_contract(name: str, here: Here) -> None:
     package = "x_transformers" if name.startswith("x_") else "transformers"
