@@ -43,6 +43,10 @@ class Induction(Task):
     the question. Splits: long_x2 has from max_letters + 1 to twice as many letters, long_x3 from
     there to three times. Metric: share of wrong letters.
 
+    With the preset, one seed: on side right, alibi has no error up to three times the length, and
+    rope 8 % at twice. On side left, path has none, learned with positions=offset 0.6 % at three
+    times, and rope 31 % at twice.
+
     Source: UR, UL, NRFirst, NLFirst, NRLast and NLLast of Jobanputra 2025 (arXiv 2505.21785). From
     scratch it has 5 symbols, 4 to 49 letters in training, up to 149 in tests, <bos> and <eos>. It
     shows that transformers can generalise in length on unique and first, on either side, and not on

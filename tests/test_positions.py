@@ -10,13 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numbers_task import Numbers
 from program import Here, assert_refused, succeeded, summary, the_run, tiny
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
 from pe_lab.common.errors import UsageError
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Ints
 from pe_lab.experiment.load_run import load
-from pe_lab.pe.positions import ByLength, Drawn, Offset, Pose, Randomized, Sequential
+from pe_lab.pe.positions import (
+    ByLength,
+    Drawn,
+    Offset,
+    Pose,
+    RandomFloats,
+    Randomized,
+    Sequential,
+)
 from pe_lab.pe.task_positions import Abacus, Coupled, Rows
 from pe_lab.tasks.copy import Copy
 from pe_lab.training.measure import generate
@@ -127,6 +135,36 @@ def test_offset_is_one_chunk() -> None:
     rows = sample(Offset(30, False), 20000, 12)
     assert (np.diff(rows, axis=1) == 1).all()
     assert is_uniform(rows[:, 0], 0, 18)
+
+
+def floats(scale: float | None = None) -> RandomFloats:
+    """Of sequences of 6 tokens in training."""
+    return RandomFloats(scale).bound(task())
+
+
+def test_floats_of_training_are_sorted_uniform_numbers() -> None:
+    rows = sample(floats(10.0), 3000, 9)
+    assert rows.shape == (3000, 9)
+    assert rows.dtype == np.float32
+    assert (np.diff(rows, axis=1) >= 0).all()
+    assert kstest(rows.ravel() / 10, "uniform").pvalue > 1e-4
+    # Each row has 9 independent ones: the smallest is Beta(1, 9), the largest Beta(9, 1).
+    assert kstest(rows[:, 0] / 10, "beta", (1, 9)).pvalue > 1e-4
+    assert kstest(rows[:, -1] / 10, "beta", (9, 1)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("length", [1, 5, 6, 7, 20])
+@pytest.mark.parametrize("scale", [None, 1.0, 2.5])
+def test_floats_of_evaluation_are_the_published_grid(length: int, scale: float | None) -> None:
+    source, most = floats(scale), 6 if scale is None else scale
+    expected = [most * (2 * i - 1) / (2 * max(6, length)) for i in range(1, length + 1)]
+    found = sample(source, 5, length, training=False)
+    np.testing.assert_allclose(found, [expected], rtol=1e-6)
+    for training in (True, False):
+        drawn = sample(source, 200, length, training=training)
+        assert drawn.dtype == np.float32
+        assert 0 <= drawn.min() <= drawn.max() <= most
+        assert source.limit(length, training=training) == math.ceil(most)
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -264,10 +302,12 @@ def words(*changed: str) -> list[str]:
     return ["--config-dir", "mine", *tiny(*(f"{key}={value}" for key, value in keys.items()))]
 
 
-@pytest.mark.parametrize("source", ["abacus", "coupled", "rows"])
+@pytest.mark.parametrize(
+    "source", ["abacus", "coupled", "rows", pytest.param("floats", marks=pytest.mark.extended)]
+)
 def test_a_run_with_ids_to_the_end(here: Here, tmp_path: Path, source: str) -> None:
     """Trained, generated from, evaluated at another length and with another encoding."""
-    pe = "rope_2d" if source == "rows" else "learned"
+    pe = {"rows": "rope_2d", "floats": "rope"}.get(source, "learned")
     keys = (f"positions={source}", f"pe={pe}", "train.steps=60", "train.lr=0.01")
     assert here(*words(*keys)).status == 0
     folder = the_run(tmp_path / "runs")
@@ -276,18 +316,40 @@ def test_a_run_with_ids_to_the_end(here: Here, tmp_path: Path, source: str) -> N
     if source == "rows":
         columns = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
         np.testing.assert_array_equal(pos[0].T, [[0] * 5 + [1] * 5, columns])
+    elif source == "floats":  # 10 tokens in the range of 6
+        np.testing.assert_allclose(pos[0], 0.6 * (np.arange(10) + 0.5), rtol=1e-6)
     else:
         np.testing.assert_array_equal(pos[0], [1, 2, 3, 4, 5, 0, 1, 2, 3, 4])
     trust = ["--config-dir", "mine"]
     assert here("eval", f"run={folder}", "lengths=8", *trust).status == 0
-    refused = here("eval", f"run={folder}", "pe=alibi", *trust)
-    reason = "pe=alibi reads 1 id" if source == "rows" else "needs increasing positions"
+    other = "learned" if source == "floats" else "alibi"
+    refused = here("eval", f"run={folder}", f"pe={other}", *trust)
+    reason = {"rows": "pe=alibi reads 1 id", "floats": "pe=learned looks positions up"}.get(
+        source, "needs increasing positions"
+    )
     assert reason in refused.out + refused.err
     outcome = here("generate", f"run={folder}", "prompt=123=", "tokens=3", *trust)
     if source != "coupled":
         assert outcome.status == 0, outcome.err
     else:
         assert_refused(outcome, "knows the ids of a task's sequences only")
+
+
+def test_floats_record_their_scale_and_are_generated_from_as_read_in_full(
+    here: Here, tmp_path: Path
+) -> None:
+    assert here(*words("positions=floats", "pe=rope")).status == 0
+    run = load(the_run(tmp_path / "runs"))
+    again = here(*words("positions=floats", "pe=rope", "positions.scale=6"))
+    assert again.status == 0
+    assert the_run(tmp_path / "runs") == run.path, "null stands for the trained length"
+    prompt = torch.tensor([[1, 2, 3, 10], [4, 4, 10, 4]])
+    pos = torch.from_numpy(sample(floats(), 2, 9, training=False))
+    found = generate(run.model, prompt, pos, 6)
+    read = torch.cat((prompt, found), 1)[:, :-1]
+    with torch.inference_mode():
+        whole = run.model.unembed(run.model(read, pos)).argmax(-1)
+    assert torch.equal(whole[:, 3:], found)
 
 
 @pytest.mark.parametrize(("source", "pe"), [("abacus", "learned"), ("rows", "rope_2d")])
@@ -324,6 +386,10 @@ def test_generated_tokens_get_the_positions_of_what_was_generated(
             ["pe=rope reads 1 id", "2 (row, column)", "rope_2d"],
         ),
         (("positions=rows", "positions.separator=x"), ["x is not in it", "positions.separator"]),
+        (("positions=floats",), ["pe=learned looks positions up or counts them", "(alibi", "rope"]),
+        (("positions=floats", "pe=t5"), ["pe=t5 looks positions up", "or other positions"]),
+        (("positions=floats", "pe=rope", "pe.logn=train"), ["pe=rope looks positions up"]),
+        (("positions=floats", "pe=rope", "positions.scale=0"), ["positions.scale=0", "than 0"]),
         (
             ("positions=abacus", "model=encoder_decoder"),
             ["positions=abacus is not allowed with model=encoder_decoder", "separator"],

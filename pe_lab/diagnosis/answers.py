@@ -14,6 +14,7 @@ from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints, Task
 from pe_lab.diagnosis.hook import Intervention, Reading, intervening
 from pe_lab.models.base import Model
+from pe_lab.pe.positions import Numbers
 
 TOKENS = 24_000
 """Tokens read of a split: a few hundred answers, in seconds."""
@@ -39,7 +40,7 @@ class Asked:
 
     task: Task
     batch: Batch
-    positions: Ints
+    positions: Numbers
     row: Ints
     place: Ints
     held: Bools
@@ -80,7 +81,7 @@ class Asked:
         )  # fmt: skip
 
 
-def asked(task: Task, split: str, batch: Batch, positions: Ints) -> Asked | None:
+def asked(task: Task, split: str, batch: Batch, positions: Numbers) -> Asked | None:
     """All scored answers of the first sequences of a split; None: the task does not say which
     tokens hold them."""
     enough = round(ANSWERS / max(float(batch.scored.sum(1).mean()), 1))

@@ -12,11 +12,12 @@ from pe_lab.common.errors import DamagedError, UsageError, reason, sentence
 from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.check import check
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.core.task import Batch, Ints
+from pe_lab.core.task import Batch
 from pe_lab.inspection.data import Inspection, Source
 from pe_lab.inspection.inspect import inspect
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Decoder
+from pe_lab.pe.positions import Numbers
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import REMEDY
@@ -34,7 +35,7 @@ class LoadedRun:
     plan: Plan
     model: Model
 
-    def sequences(self, split: str) -> tuple[Batch, Ints]:
+    def sequences(self, split: str) -> tuple[Batch, Numbers]:
         """The sequences of a split that the run was measured on, and their positions.
 
         Raises:

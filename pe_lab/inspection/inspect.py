@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from pe_lab.common.errors import UsageError
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import Batch, Task
 from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, Source, token_means
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
+from pe_lab.pe.positions import Numbers
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def inspect(
     source: Source,
     task: Task,
     data: Batch,
-    pos_BT: Ints,
+    pos_BT: Numbers,
     sample: int,
     query: int | None,
     autocast: Callable[[], AbstractContextManager[Any]],

@@ -18,6 +18,7 @@ class ALiBi(PositionalEncoding):
     """
 
     shift_invariant = True
+    fractional = True
     both_ways = True
     needs_softmax = "its bias"
 

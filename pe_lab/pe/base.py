@@ -149,6 +149,9 @@ class PositionalEncoding(nn.Module):
     any_order: bool = False
     """True: it reads each position by itself, so that positions may fall and repeat, as the ids
     that a task gives do; False: the keys before a query must not have larger positions."""
+    fractional: bool = False
+    """True: it computes with positions, which may lie between whole numbers; False: it looks them
+    up or counts them."""
     axes: int = 1
     """How many ids of a token it can read: with more than one, positions may be (B, S, axes)."""
     whole_sequence: str | None = None

@@ -65,6 +65,7 @@ class Combined(PositionalEncoding):
         reading = [part for part in serving if part.reads_positions]
         self.reads_positions = bool(reading)
         self.any_order = all(part.any_order for part in reading)
+        self.fractional = all(part.fractional for part in reading)
         axes = {part.axes for part in reading}
         self.axes = axes.pop() if len(axes) == 1 else 1
         self.window = _least(part.window for part in serving)

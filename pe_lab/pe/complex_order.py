@@ -27,6 +27,7 @@ class ComplexOrder(PositionalEncoding):
     """
 
     any_order = True
+    fractional = True
 
     def __init__(self, dims: Dims, base: PositiveFloat, phase: Literal["token", "zero"]) -> None:
         super().__init__()

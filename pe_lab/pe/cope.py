@@ -70,6 +70,7 @@ class CoPE(PositionalEncoding):
         self.active = self.counts or self.reads_positions
         self.relative = Relative(dims, None, share_layers) if combine == "relative" else None
         self.rope = RoPE(dims, 10000, "interleaved") if combine == "rope" else None
+        self.fractional = combine == "rope"
         self.idle = frozenset() if combine == "rope" else frozenset({"rotate"})
         if self.relative is not None:
             self.max_len = self.relative.max_len

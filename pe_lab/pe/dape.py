@@ -36,6 +36,7 @@ class DAPE(PositionalEncoding):
     """
 
     replaces_content = True
+    fractional = True
 
     def __init__(
         self, dims: Dims, base: Literal["alibi", "kerple", "fire"], width: PositiveInt

@@ -47,7 +47,7 @@ class DynamicNTK(RoPE):
         self.powers = nn.Buffer(-slowest_by_k(dims) * share, persistent=False)
         if k is None:
             self.whole_sequence = "k=null"
-            self.shift_invariant = False
+            self.shift_invariant = self.fractional = False
         else:
             self.frequencies = self.frequencies * k**self.powers
 

@@ -24,6 +24,8 @@ class FIRE(PositionalEncoding):
     training length. Its output bias, which softmax cannot see, is left out.
     """
 
+    fractional = True
+
     def __init__(
         self,
         dims: Dims,

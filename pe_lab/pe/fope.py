@@ -33,6 +33,7 @@ class FoPE(PositionalEncoding):
     """
 
     any_order = True
+    fractional = True
     both_ways = True
     cosine: Tensor
     sine: Tensor

@@ -26,6 +26,7 @@ class GRAPEA(PositionalEncoding):
     """
 
     shift_invariant = True
+    fractional = True
     needs_softmax = "its slopes"
 
     def __init__(self, dims: Dims, gates: Literal["both", "query", "key"]) -> None:

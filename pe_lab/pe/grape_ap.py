@@ -28,6 +28,7 @@ class GRAPEAP(PositionalEncoding):
     """
 
     any_order = True
+    fractional = True
     needs_softmax = "its gates"
 
     def __init__(self, dims: Dims, width: Annotated[int, Field(gt=0, multiple_of=2)]) -> None:

@@ -28,6 +28,7 @@ class GRAPEM(PositionalEncoding):
 
     shift_invariant = True
     any_order = True
+    fractional = True
     both_ways = True
 
     def __init__(self, dims: Dims, base: PositiveFloat) -> None:

@@ -23,6 +23,7 @@ class HardALiBi(PositionalEncoding):
 
     filled = ("heads",)
     shift_invariant = True
+    fractional = True
     both_ways = True
     needs_softmax = "its windows"
 

@@ -18,6 +18,7 @@ class Integer(PositionalEncoding):
     """
 
     any_order = True
+    fractional = True
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ class KERPLE(PositionalEncoding):
     """
 
     shift_invariant = True
+    fractional = True
     both_ways = True
     needs_softmax = "its bias"
 

@@ -57,7 +57,7 @@ class LongRoPE(StretchedRoPE):
         self.equal = both[0] == both[1]
         if not self.equal:
             self.whole_sequence = "long=null" if long is None else "long=[..]"
-            self.shift_invariant = self.any_order = False
+            self.shift_invariant = self.any_order = self.fractional = False
 
     @property
     def rotates_by_position(self) -> bool:

@@ -28,6 +28,7 @@ class PoPE(PositionalEncoding):
 
     shift_invariant = True
     any_order = True
+    fractional = True
     both_ways = True
     replaces_content = True
 

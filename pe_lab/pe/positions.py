@@ -1,19 +1,30 @@
 """Where positions come from: a config group (``positions``) that is independent of the encoding."""
 
+import math
 from abc import ABC, abstractmethod
-from typing import Self
+from copy import copy
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import PositiveInt
+import numpy.typing as npt
+from pydantic import Field, PositiveInt
 
-from pe_lab.core.task import Batch, Ints, Task
+from pe_lab.core.task import TRAIN, Batch, Ints, Task
+
+Numbers = Ints | npt.NDArray[np.float32]
+"""Positions, which are of floats where a source is not ``whole``."""
+
+MOST_SCALE = 10**6
+"""From 2^24 on, float32 has whole numbers only."""
 
 
 class Positions(ABC):
-    """Gives every token of a batch its integer position, or several, one for each axis."""
+    """Gives every token of a batch its position, or several, one for each axis."""
 
     increasing: bool = True
     """Whether positions increase from left to right; ids that a task gives may fall and repeat."""
+    whole: bool = True
+    """Whether positions are whole numbers."""
     axes: tuple[str, ...] = ()
     """The axes of ids with several for each token, as (.., axes); empty: one position each."""
     from_tokens: bool = False
@@ -27,8 +38,12 @@ class Positions(ABC):
         """
         return self
 
+    def null_values(self) -> dict[str, Any]:
+        """As those of an encoding: the values of keys of its yaml that are null."""
+        return {}
+
     @abstractmethod
-    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Ints:
+    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Numbers:
         """(1, T) where all N sequences share them, else (N, T); (.., axes) with several ids."""
 
     def of_tokens(self, tokens: Ints) -> Ints:
@@ -56,10 +71,10 @@ class ByLength(Positions):
     """Positions that depend on the number of tokens alone, increasing from left to right."""
 
     @abstractmethod
-    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Numbers:
         """(1, length) where all n sequences share them, else (n, length)."""
 
-    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Ints:
+    def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Numbers:
         return self.sample(rng, *batch.tokens.shape, training=training)
 
 
@@ -160,3 +175,47 @@ class Offset(Drawn):
     def draw(self, rng: np.random.Generator, n: int, length: int) -> Ints:
         start = rng.integers(0, self.max - length, (n, 1), endpoint=True)
         return np.arange(length)[None, :] + start
+
+
+class RandomFloats(ByLength):
+    """Sorted random numbers in training, evenly spaced ones of the same range in evaluation.
+
+        training:     positions    = scale sort(u),   u uniform in [0, 1)            (N, T)
+        evaluation:   positions[i] = scale (2i - 1) / (2 max(n, T)),   i = 1 .. T    (1, T)
+
+    n is the trained length in tokens. So a longer sequence has closer positions, none beyond those
+    of training. They depend on T: tokens that are still to be generated count.
+
+    Source: Random Float Sampling, Shimizu 2026 (2602.14050), with ``scale: 1`` for sinusoidal, RoPE
+    and ALiBi. ``scale`` is ours, as the paper's text on what [0, 1) means for each of them could
+    not be read. ``scale: null`` is n: neighbours are 1 apart on average, as in 0, 1, .. .
+    """
+
+    whole = False
+    most: float
+    trained: int
+
+    def __init__(self, scale: Annotated[float, Field(gt=0, le=MOST_SCALE)] | None) -> None:
+        self.scale = scale
+
+    def bound(self, task: Task) -> Self:
+        bound = copy(self)
+        bound.trained = task.split(TRAIN).n_tokens
+        bound.most = float(bound.trained) if self.scale is None else self.scale
+        return bound
+
+    def null_values(self) -> dict[str, Any]:
+        return {"scale": self.most}
+
+    def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Numbers:
+        if training:
+            shares = np.sort(rng.random((n, length)), axis=1)
+        else:
+            shares = (np.arange(length) + 0.5)[None] / max(self.trained, length)
+        return (self.most * shares).astype(np.float32)
+
+    def drawn(self, *, training: bool) -> bool:
+        return training
+
+    def limit(self, length: int, *, training: bool) -> int:
+        return math.ceil(self.most)

@@ -27,6 +27,7 @@ class RePo(PositionalEncoding):
     filled = ("width",)
     shift_invariant = True
     any_order = True
+    fractional = True
 
     def __init__(
         self,

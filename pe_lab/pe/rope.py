@@ -68,7 +68,7 @@ class RoPE(PositionalEncoding):
         self.halves, self.logn = pairing == "half", logn
         self.logn_clip = logn == "test" if logn_clip is None else logn_clip
         self.train_len = dims.train_len
-        self.shift_invariant = self.any_order = logn == "none"
+        self.shift_invariant = self.any_order = self.fractional = logn == "none"
         self.needs_softmax = None if logn == "none" else f"logn={logn}"
         # What it counts are the keys behind a query.
         self.both_ways = logn == "none"

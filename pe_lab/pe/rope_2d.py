@@ -31,6 +31,7 @@ class RoPE2D(PositionalEncoding):
 
     shift_invariant = True
     any_order = True
+    fractional = True
     axes = 2
 
     def __init__(

@@ -19,6 +19,7 @@ class Sandwich(PositionalEncoding):
     """
 
     shift_invariant = True
+    fractional = True
     both_ways = True
 
     def __init__(self, dims: Dims, dim: PositiveInt) -> None:

@@ -40,6 +40,7 @@ class SelfExtend(NearFar):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
+        self.fractional = False
         self.group = smallest_group(dims, self.near) if group is None else group
         whole = self.near // self.group
         self.shift = self.near - (whole if shift == "floored" else self.near / self.group)

@@ -18,6 +18,7 @@ class Sinusoidal(PositionalEncoding):
     """
 
     any_order = True
+    fractional = True
 
     def __init__(self, dims: Dims, base: PositiveFloat) -> None:
         super().__init__()

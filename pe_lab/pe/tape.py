@@ -33,6 +33,7 @@ class TAPE(PositionalEncoding):
 
     filled = ("width",)
     shift_invariant = True
+    fractional = True
 
     def __init__(self, dims: Dims, base: PositiveFloat, width: PositiveInt | None) -> None:
         super().__init__()

@@ -33,6 +33,7 @@ class XPos(PositionalEncoding):
     """
 
     shift_invariant = True
+    fractional = True
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class XPos(PositionalEncoding):
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        pos_q_BT, pos_k_BS = inputs.pos_q_BT, inputs.pos_k_BS
+        pos_q_BT, pos_k_BS = inputs.pos_q_BT.double(), inputs.pos_k_BS.double()
         middle_B1 = (pos_q_BT.amin(-1, keepdim=True) + pos_q_BT.amax(-1, keepdim=True)) // 2
         return (
             self._rotated(q_BHTD, pos_q_BT, pos_q_BT - middle_B1),

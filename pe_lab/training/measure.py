@@ -21,7 +21,7 @@ from pe_lab.core.metrics import computed
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints, Task
 from pe_lab.models.base import Model, ScoredPositions
-from pe_lab.pe.positions import Positions
+from pe_lab.pe.positions import Numbers, Positions
 from pe_lab.training.plan import Plan
 
 Choice = Callable[[Tensor], Tensor]
@@ -174,7 +174,7 @@ def evaluating(model: Model) -> Iterator[None]:
 
 
 def chunks(
-    data: Batch, positions: Ints, batch_tokens: int, poll: Callable[[], None]
+    data: Batch, positions: Numbers, batch_tokens: int, poll: Callable[[], None]
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Chunks of at most batch_tokens tokens but at least one row, each with its positions; ``poll``
     is called before each."""
@@ -186,7 +186,7 @@ def chunks(
         yield data.take(rows), torch.from_numpy(pos)
 
 
-def fixed_positions(positions: Positions, split: str, data: Batch) -> Ints:
+def fixed_positions(positions: Positions, split: str, data: Batch) -> Numbers:
     """The positions of a split's sequences: a fixed draw where they are random."""
     rng = generator(0, "positions", split)
     return positions.of_batch(rng, data, training=False)
@@ -197,7 +197,7 @@ def answer(
     model: Model,
     task: Task,
     data: Batch,
-    positions: Ints,
+    positions: Numbers,
     *,
     batch_tokens: int,
     autocast: Callable[[], Any],
@@ -238,7 +238,7 @@ def answer(
 def generated_answers(
     model: Model,
     data: Batch,
-    positions: Ints,
+    positions: Numbers,
     of_tokens: OfTokens | None = None,
     *,
     batch_tokens: int,
@@ -313,7 +313,7 @@ class Evaluator:
         of_tokens = source.of_tokens if source.from_tokens else None
         return generated_answers(self.model, data, positions, of_tokens, **self._options)
 
-    def _sequences(self, split: str, n: int | None) -> tuple[Batch, Ints]:
+    def _sequences(self, split: str, n: int | None) -> tuple[Batch, Numbers]:
         data = self.sets[split]
         positions = fixed_positions(self.plan.positions, split, data)
         first = slice(0, n)

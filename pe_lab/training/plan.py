@@ -115,19 +115,18 @@ def plan(config: Config) -> Plan:
     encodings = build_encodings(config.pe, dims, model_config.without())
     _check_left_alone(config, dims, model_config.without())
     for encoding in encodings:
-        if refusal := refused(model_config, encoding):
-            raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
-        source = config.names.get("positions", "")
-        if refusal := refused_positions(model_config, encoding, positions, source):
+        source, refusal = config.names.get("positions", ""), refused(model_config, encoding)
+        if refusal := refusal or refused_positions(model_config, encoding, positions, source):
             raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
     too_long = _too_long(config, limits, encodings)
     _check_generation(config, task, encodings)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     splits = [name for name in task.evaluated() if name not in too_long]
-    values = null_values(plain(config), model_config, encodings)
+    parts: dict[str, list[Any]] = {"model": [model_config], "positions": [positions]}
     made = Plan(
-        config, task, positions, model_config, dims, splits, too_long, values,
+        config, task, positions, model_config, dims, splits, too_long,
+        null_values(plain(config), {**parts, "pe": encodings}),
         reads_positions=any(encoding.reads_positions for encoding in encodings),
         at_test_time=any(encoding.at_test_time for encoding in encodings),
         origin=origin,
@@ -247,13 +246,11 @@ def build_task(section: dict[str, Any]) -> Task:
     return task
 
 
-def null_values(
-    config: Mapping[str, Any], model: ModelConfig, encodings: Iterable[PositionalEncoding]
-) -> dict[str, Any]:
+def null_values(config: Mapping[str, Any], groups: Mapping[str, Iterable[Any]]) -> dict[str, Any]:
     """The keys of a configuration that are null and stand for a value, with that value:
     ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
     found: dict[str, list[Any]] = {}
-    for group, made in (("model", [model]), ("pe", encodings)):
+    for group, made in groups.items():
         for one in made:
             for key, value in one.null_values().items():
                 if value is not None:
@@ -363,13 +360,15 @@ def refused_positions(
 
     def fits(one: PositionalEncoding) -> bool:
         read = len(positions.axes) in (0, one.axes) and (positions.increasing or one.any_order)
-        return read or not one.reads_positions
+        return (read and (positions.whole or one.fractional)) or not one.reads_positions
 
     if fits(encoding):
         return None
     if len(positions.axes) not in (0, encoding.axes):
         given = f"{len(positions.axes)} ({', '.join(positions.axes)})"
         why = f"reads {encoding.axes} id of a token, and positions={source} gives {given}"
+    elif not positions.whole:
+        why = f"looks positions up or counts them, and those of positions={source} are fractions"
     else:
         why = f"needs increasing positions, and those of positions={source} fall and repeat"
     also = "" if positions.axes else ", or other positions"

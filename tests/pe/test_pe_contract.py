@@ -144,7 +144,9 @@ def test_under_every_source_of_positions(section: Section) -> None:
         positions: Positions = instantiate(chosen, "positions", Positions).bound(task)
         reading = [e for e in built.encodings if e.reads_positions]
         if any(
-            len(positions.axes) not in (0, e.axes) or not (positions.increasing or e.any_order)
+            len(positions.axes) not in (0, e.axes)
+            or not (positions.increasing or e.any_order)
+            or not (positions.whole or e.fractional)
             for e in reading
         ):
             continue  # refused (test_positions.py)

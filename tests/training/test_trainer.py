@@ -207,9 +207,11 @@ def test_accumulated_parts_are_one_batch(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
-def test_each_step_has_other_random_positions(tmp_path: Path) -> None:
-    words = "pe=rope", "positions=randomized", "positions.max=64", "train.accumulate=2"
-    trained = trainer(tmp_path, *words)
+@pytest.mark.parametrize(
+    "positions", [("positions=randomized", "positions.max=64"), ("positions=floats",)]
+)
+def test_each_step_has_other_random_positions(tmp_path: Path, positions: tuple[str, ...]) -> None:
+    trained = trainer(tmp_path, "pe=rope", *positions, "train.accumulate=2")
     drawn = []
     for step in (0, 1, 0):
         trained.step = step

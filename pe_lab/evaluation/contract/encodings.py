@@ -354,6 +354,28 @@ def any_order(section: Section, **sizes: Any) -> str:
     return f"positions that fall and repeat: decoded one by one, states differ by {worst:.0e}"
 
 
+def between_whole(section: Section, **sizes: Any) -> str:
+    """With ``fractional``, positions may lie between whole numbers: states are finite, differ from
+    those at the whole numbers below, and are the same with a key cache and with the kernels."""
+    built = model(section, **sizes).eval()
+    reading = [encoding for encoding in built.encodings if encoding.reads_positions]
+    if not reading or not all(encoding.fractional for encoding in reading):
+        raise NotClaimedError("fractional is False: positions are whole numbers")
+    seen, stream = tokens(3, TRAIN_LEN), torch.Generator().manual_seed(5)
+    drawn = torch.rand(3, TRAIN_LEN, generator=stream, dtype=torch.float32).sort(-1).values
+    drawn = drawn * (reach(built.encodings) - 1)
+    hidden = built(seen, drawn)
+    hold(hidden.isfinite().all(), "fractional is True, but fractions make states not finite")
+    gap = largest(built(seen, drawn.floor().long()) - hidden)
+    hold(gap > 1e-6, f"fractional is True, but rounding positions down changes states by {gap:.1g}")
+    if all(encoding.whole_sequence is None for encoding in built.encodings):
+        cache_gap(built, seen, drawn, 3, what="positions between whole numbers")
+    if has_kernels():
+        fast = model(section, fast=True, **sizes).eval()(seen, drawn)
+        agree(fast, hidden, 1e-12, 1e-12, "the kernels change states between whole positions")
+    return f"rounding positions down changes states by {gap:.2g}"
+
+
 def check_refused(built: Transformer) -> None:
     """ContractError if a key cache is not refused."""
     try:

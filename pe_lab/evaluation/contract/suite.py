@@ -29,6 +29,7 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "reads positions": encodings.reads_positions,
     "shift invariance": encodings.shifted,
     "positions in any order": encodings.any_order,
+    "positions between whole ones": encodings.between_whole,
     "each sequence by itself": encodings.rows_alone,
     "small and odd sizes": encodings.small_sizes,
     "cached equals uncached": encodings.cached,
