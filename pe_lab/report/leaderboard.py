@@ -323,9 +323,10 @@ def seeds_figure(
     names = shown if shown is not None else found.cells.filter(task=task)["entry"]
     panel = (PAPER - 10 - 4.5 * max(map(len, names), default=0)) / columns
     # Less k/n, and the space before the next panel.
-    chart = _seeds(found, task, shown, splits, width=int(panel) - 40, columns=columns, rates=True)
+    chart = _seeds(found, task, shown, splits, width=int(panel) - 46, columns=columns)
     sizes = {"labelFontSize": 8, "titleFontSize": 8}
     looks = {name: {**CONFIG[name], **sizes} for name in ("axis", "header")}
+    looks["text"] = {"fontSize": 8}
     return {**chart.spec, "config": {**CONFIG, **looks, "background": "#fff"}}
 
 
@@ -336,58 +337,64 @@ def _seeds(
     splits: Collection[str] | None = None,
     width: int = 165,
     columns: int = 4,
-    rates: bool = False,
 ) -> Chart:
-    """Every seed as a dot on each scored split.
+    """Every seed as a dot on each scored split, and k/n.
 
     Args:
         shown: these entries; None: all.
         splits: these splits; None: all.
         width: of a panel.
         columns: panels beside each other.
-        rates: with k/n beside each row.
     """
     one = found.suite.tasks[task]
     chosen = [s for s in (IN_DOMAIN, *one.generalises) if splits is None or s in splits]
     listed = [entry for several in entry_order(found, [task]) for entry in several]
     entries = [entry for entry in listed if shown is None or entry in shown]
     entries = ordered(entries, rates_by(found, "generalises", {task: [task]}))
-    of_task = pl.col("split").is_in(chosen) & pl.col("entry").is_in(entries)
-    dots = found.rows.filter(pl.col("counts") & pl.col("error").is_not_null() & of_task, task=task)
-    values: list[dict[str, Any]] = [
-        {**row, "error": round(100 * row["error"], 3)}
-        for row in dots.select("entry", "split", "seed", "error").iter_rows(named=True)
-    ]
-    limits = [(split, one.threshold(split)) for split in chosen]
-    values += [{"split": split, "limit": 100 * at} for split, at in limits if at is not None]
+    values = _seed_values(found, task, entries, chosen)
     scale = alt.Scale(type="sqrt", domain=[0, 100], clamp=True)
     axis = alt.Axis(title="error (%)", values=[0, 1, 5, 20, 50, 100])
     y = alt.Y("entry:N", sort=entries, title=None)
     dot = alt.Chart().transform_filter("isValid(datum.error)")
     dot = dot.mark_circle(size=26, opacity=0.55, color="var(--c1)")
     limit = alt.Chart().mark_rule(color="var(--c2)", strokeDash=[3, 3])
-    layers: list[alt.Chart] = [
-        limit.encode(x=alt.X("limit:Q", scale=scale, axis=axis)),
-        dot.encode(
-            x=alt.X("error:Q", scale=scale, axis=axis),
-            y=y,
-            tooltip=["entry:N", "seed:N", "error:Q"],
-        ),
-    ]
-    if rates:
-        cells = found.cells.filter(of_task, task=task).select("entry", "split", "k", "n")
-        values += [
-            {"entry": entry, "split": split, "rate": f"{k}/{n}"}
-            for entry, split, k, n in cells.iter_rows()
-        ]
-        beside = alt.Chart().transform_filter("isValid(datum.rate)")
-        beside = beside.mark_text(align="left", fontSize=8, color="var(--muted)")
-        layers.append(beside.encode(x=alt.value(width + 4), y=y, text="rate:N"))
+    beside = alt.Chart().transform_filter("isValid(datum.rate)")
+    beside = beside.mark_text(align="left", color="var(--muted)")
     chart = (
-        alt.layer(*layers, data=alt.NamedData("rows"))
+        alt.layer(
+            limit.encode(x=alt.X("limit:Q", scale=scale, axis=axis)),
+            dot.encode(
+                x=alt.X("error:Q", scale=scale, axis=axis),
+                y=y,
+                tooltip=["entry:N", "seed:N", "error:Q"],
+            ),
+            beside.encode(x=alt.value(width + 4), y=y, text="rate:N"),
+            data=alt.NamedData("rows"),
+        )
         .properties(width=width, height=alt.Step(14))
-        .facet(alt.Facet("split:N", sort=chosen, title=None), columns=columns, spacing=12)
+        .facet(alt.Facet("split:N", sort=chosen, title=None), columns=columns, spacing=20)
     )
     note = "A dot is the error of a run, the line is the threshold."
     spec = specification(chart, values) | {"config": CONFIG}
     return Chart(task, "Every seed", note, spec)
+
+
+def _seed_values(
+    found: Scores, task: str, entries: Sequence[str], splits: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rows with the error of a seed, with k/n of an entry, and with the threshold of a split."""
+    shown = pl.col("split").is_in(splits) & pl.col("entry").is_in(entries)
+    dots = found.rows.filter(pl.col("counts") & pl.col("error").is_not_null() & shown, task=task)
+    cells = found.cells.filter(shown, task=task).select("entry", "split", "k", "n")
+    limits = [(split, found.suite.tasks[task].threshold(split)) for split in splits]
+    return [
+        *(
+            {**row, "error": round(100 * row["error"], 3)}
+            for row in dots.select("entry", "split", "seed", "error").iter_rows(named=True)
+        ),
+        *(
+            {"entry": entry, "split": split, "rate": f"{k}/{n}"}
+            for entry, split, k, n in cells.iter_rows()
+        ),
+        *({"split": split, "limit": 100 * at} for split, at in limits if at is not None),
+    ]
