@@ -25,7 +25,7 @@ from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfi
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.none import NoPE
 from pe_lab.store.run_id import identity
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.plan import build_encodings, plan
 
 SMALL: dict[str, Any] = {
     "n_layers": 2, "d_model": 48, "n_heads": 2, "d_ff": None, "activation": "relu",
@@ -302,6 +302,13 @@ def test_runs_made_before_keep_their_identity() -> None:
         assert identity(before) != identity(as_mapping(changed))
 
 
+def test_layers_that_scale_apart_are_not_refused() -> None:
+    """The steps of ``logn`` are those of layers without the encoding, where there are any."""
+    words = "pe=inkling", "model.n_layers=2", "model.logn=8", "model.layers.0.encoded=false"
+    (job,) = checked_jobs(tiny(*words))
+    assert plan(job).splits
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -326,6 +333,18 @@ def test_refused(here: Here, words: tuple[str, ...], parts: list[str]) -> None:
             ["pe=stick_breaking replaces softmax", "model.sink=false", "rope"],
         ),
         (("pe=stick_breaking", "model.logn=8"), ["model.logn=8 scales", "model.logn=null"]),
+        (
+            ("pe=inkling", "model.logn=8"),
+            ["pe=inkling with alpha=0.1 scales", "as model.logn=8 does", "set pe.alpha=0 or"],
+        ),
+        (
+            ("pe=combined", "pe.parts=[inkling,alibi]", "model.logn=learned"),
+            ["pe=combined with parts.0.alpha=0.1 scales", "set pe.parts.0.alpha=0 or"],
+        ),
+        (
+            ("pe=inkling", "model.normalizer=asentmax"),
+            ["pe=inkling with alpha=0.1 scales", "set pe.alpha=0 or model.normalizer=entmax"],
+        ),
         (
             ("pe=rope", "model.logn=0"),
             ["model.logn=0", "learned, or set it to a value greater than 0"],

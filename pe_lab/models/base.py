@@ -260,18 +260,19 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
 
     def refuses_scaling(self, encoding: PositionalEncoding) -> str | None:
         """Why the logits of an encoding cannot be scaled by ``logn``, as ``refuses`` says it."""
-        if self.logn is None:
+        apart = self.logn_every is not None and self.without()
+        if self.logn is None or apart:
             return None
         if "normalize" in encoding.hooks():
             return (
                 f"replaces softmax, whose logits model.logn={self.logn} scales: set "
                 "model.logn=null, or choose one that leaves softmax ({fitting})"
             )
-        if encoding.needs_softmax is not None and "logn=" in encoding.needs_softmax:
-            key = encoding.needs_softmax
+        if encoding.scales_logits is not None:
+            on, off = encoding.scales_logits
             return (
-                f"with {key} scales logits by log n, as model.logn={self.logn} does: set "
-                f"pe.{key.partition('=')[0]}=none or model.logn=null"
+                f"with {on} scales logits with the length, as model.logn={self.logn} does: set "
+                f"pe.{off} or model.logn=null"
             )
         return None
 

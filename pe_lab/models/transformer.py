@@ -67,6 +67,12 @@ class TransformerConfig(TransformerSizes):
                 f"replaces softmax, and so does model.normalizer={self.normalizer}: set "
                 "model.normalizer=null, or choose one that leaves softmax ({fitting})"
             )
+        if self.normalizer == "asentmax" and encoding.scales_logits is not None:
+            on, off = encoding.scales_logits
+            return (
+                f"with {on} scales logits with the length, as model.normalizer=asentmax does: set "
+                f"pe.{off} or model.normalizer=entmax"
+            )
         if self.sink and "normalize" in encoding.hooks():
             return (
                 "replaces softmax, whose denominator model.sink=true adds to: set "

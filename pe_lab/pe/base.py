@@ -164,6 +164,9 @@ class PositionalEncoding(nn.Module):
     needs_softmax: str | None = None
     """The part of it (a choice, key=value, if it is one) that acts on the logarithms or the
     temperature of softmax, and is undefined for other weights; None: nothing."""
+    scales_logits: tuple[str, str] | None = None
+    """The choice, key=value, that multiplies logits by a logarithm of the length, and the choice
+    that does not; None: nothing does."""
     values_like_keys: str | None = None
     """The choice, key=value, that requires values as wide as keys; None: none does."""
     filled: tuple[str, ...] = ()

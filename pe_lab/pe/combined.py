@@ -76,6 +76,9 @@ class Combined(PositionalEncoding):
             if part.needs_softmax is not None:
                 what = part.needs_softmax
                 self.needs_softmax = f"parts.{index}.{what}" if "=" in what else what
+            if part.scales_logits is not None:
+                on, off = part.scales_logits
+                self.scales_logits = f"parts.{index}.{on}", f"parts.{index}.{off}"
             if part.values_like_keys is not None:
                 self.values_like_keys = f"parts.{index}.{part.values_like_keys}"
 

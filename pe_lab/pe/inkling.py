@@ -45,6 +45,7 @@ class Inkling(PositionalEncoding):
         # Past the last position there is nothing to grow.
         self.shift_invariant = alpha == 0 or self.floor >= dims.max_len
         self.needs_softmax = f"alpha={alpha}" if alpha else None
+        self.scales_logits = (f"alpha={alpha}", "alpha=0") if alpha else None
         self.idle = frozenset() if alpha else frozenset({"rotate"})
         self.relative = nn.Linear(dims.d_model, dims.n_heads * width, bias=False)
         self.table = nn.Parameter(0.02 * torch.randn(width, self.extent))

@@ -70,6 +70,7 @@ class RoPE(PositionalEncoding):
         self.train_len = dims.train_len
         self.shift_invariant = self.any_order = self.fractional = logn == "none"
         self.needs_softmax = None if logn == "none" else f"logn={logn}"
+        self.scales_logits = None if logn == "none" else (f"logn={logn}", "logn=none")
         # What it counts are the keys behind a query.
         self.both_ways = logn == "none"
         theta_M = rope_frequencies(dims, base, fraction, drop, clip)
