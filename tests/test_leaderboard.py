@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -850,8 +851,10 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     """A row an entry; one that most seeds have not learned is grey."""
     assert here("leaderboard", "to=heat.svg", "task=flipflop,recall").status == 0
     found = texts(Path("heat.svg").read_text())
-    for text in ("flipflop", "95", "0°", "none (control)", "╱╱"):
+    for text in ("flipflop", "95", "0°", "lstm (control)"):
         assert text in found
+    # No run of it.
+    assert "none (control)" not in found
     of_shipped = scores(SUITE, file.read(shipped)[0], rows())
     cells = {
         row.name.split()[0]: row.cells[0] for row in leaderboard_grid(of_shipped, ["flipflop"]).rows
@@ -870,6 +873,41 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     )  # fmt: skip
     assert here("leaderboard", "to=heat.png").status == 0
     assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_of_chosen_entries(here: Here, shipped: Path) -> None:
+    for view in ("families", "curve"):
+        assert here("leaderboard", f"to={view}.svg", f"view={view}", "pe=rope,lstm").status == 0
+        found = texts(Path(f"{view}.svg").read_text())
+        assert {"rope", "cope", "lstm", "lstm (control)"} & {*found} == {
+            "rope", "lstm (control)" if view == "families" else "lstm",
+        }  # fmt: skip
+
+
+def test_a_figure_for_a_paper_has_every_seed(here: Here, shipped: Path) -> None:
+    line = ["leaderboard", "view=seeds", "task=flipflop", "pe=rope,cope"]
+    ended = here(*line, "split=long_x4", "to=one.svg")
+    assert (ended.status, ended.err) == (0, "")
+    svg = Path("one.svg").read_text()
+    assert {"cope", "19/20", "rope", "2/20", "long_x4"} < {*texts(svg)} - {"in_domain", "undefined"}
+    assert svg.count('aria-roledescription="circle"') == 40
+    printed = here(*line, "to=all.pdf").out
+    width = re.search(r"all.pdf: .*, the errors of 40 runs, (\d\.\d) x \d\.\d inches", printed)
+    assert width is not None
+    assert 5 <= float(width[1]) <= 5.5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("task=flipflop",), "view=seeds is a picture: give to=FILE.pdf, .svg or .png"),
+        (("task=flipflop", "to=a.html"), "view=seeds is a picture"),
+        (("to=a.svg",), "view=seeds shows one task: give task=NAME"),
+        (("to=a.svg", "task=flipflop,recall"), "view=seeds shows one task"),
+    ],
+)
+def test_a_figure_needs_a_file_and_a_task(here: Here, words: tuple[str, ...], said: str) -> None:
+    assert_refused(here("leaderboard", "view=seeds", *words), said)
 
 
 def test_the_page_of_a_shipped_file(shipped: Path) -> None:

@@ -9,6 +9,8 @@ from leaderboard_runs import rows as table_of
 from leaderboard_runs import run
 from test_needs import TWO
 
+from pe_lab.common.html import drawn
+from pe_lab.report.leaderboard import heat_map as heat_map_picture
 from pe_lab.report.leaderboard import leaderboard_page
 from pe_lab.results.leaderboard.scores import scores
 
@@ -89,3 +91,30 @@ def test_the_page_does_not_scroll_sideways(show: Open, width: int) -> None:
     page = show("#task=recall", width=width)
     assert dots(page, "recall")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_no_name_is_cut_where_the_font_is_15_percent_wider(show: Open) -> None:
+    runs = [
+        run(entry, "flipflop", seed, [0.0] * 7)
+        for entry in ("none", "transformer_xl")
+        for seed in range(SEEDS)
+    ]
+    found = scores(TWO, table_of(*runs), table_of())
+    page = show()
+    page.set_content(drawn(heat_map_picture(found, ["flipflop"]), "svg").decode())
+    # "flipflop" is 34.7 wide in 12 pixels of Liberation Sans, for which the picture is made.
+    outside = page.evaluate("""() => {
+        const all = document.querySelector("svg").getBoundingClientRect()
+        const texts = [...document.querySelectorAll("text")]
+        const one = texts.find(text => text.textContent == "flipflop")
+        const wider = 1.15 * 34.7 / one.getComputedTextLength()
+        for (const text of texts) {
+            text.setAttribute("lengthAdjust", "spacingAndGlyphs")
+            text.setAttribute("textLength", wider * text.getComputedTextLength())
+        }
+        return texts.filter(text => {
+            const box = text.getBoundingClientRect()
+            return box.left < all.left || box.right > all.right
+        }).map(text => text.textContent)
+    }""")
+    assert outside == []

@@ -192,6 +192,18 @@ def test_a_recorded_factory_is_called_only_where_a_yaml_names_it() -> None:
             refuse_foreign({"model": section}, Path("run"))
 
 
+@pytest.mark.parametrize("name", ["torch.hub.load", "subprocess.Popen", "pathlib.Path"])
+def test_of_imported_names_only_classes_made_for_pe_lab_are_used(name: str) -> None:
+    for config in ({"train": {"optimizer": name}}, {"pe": {"parts": [{"_target_": name}]}}):
+        with pytest.raises(UsageError, match=f"names the class {name}, which"):
+            refuse_foreign(config, Path("run"))
+    refuse_foreign({"pe": {"_target_": f"{__name__}.Mine"}}, Path("run"))
+
+
+class Mine(NoPE):
+    """Imported already, as in a notebook."""
+
+
 def test_decoding_without_a_cache_computes_all_again(
     mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +288,16 @@ def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
     assert "averages" in table.out
     assert_refused(here(*suite[:5], "model=gru"), "models from outside: give model=outside")
     assert_refused(here(*suite, "model.label=lstm"), "lstm is one of its entries")
+
+
+@pytest.mark.extended
+def test_a_suite_names_a_model_that_fails(here: Here, mine: Path) -> None:
+    line = ["suite", "v1", "--config-dir", "mine", "tasks=majority", "pe=rope", "dry=true"]
+    ended = here(*line, "model=outside", "model.factory=others_of_tests:fails")
+    assert ended.status == 1
+    assert "not run: fails on majority: model.factory=others_of_tests:fails fails at" in ended.out
+    assert "nothing else is missing" in ended.out
+    assert "fails on majority cannot be run" in ended.err
 
 
 @pytest.mark.extended

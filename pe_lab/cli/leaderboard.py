@@ -14,12 +14,15 @@
     pe-lab leaderboard view=curve                      success rate by threshold, 0.25 to 10 %, and
                                                        the order at half and twice the thresholds;
                                                        to=FILE.svg draws it
+    pe-lab leaderboard view=seeds task=recall pe=path,cope to=FILE.pdf
+                                                       a figure for a paper: every seed as a dot,
+                                                       k/n; split=in_domain,long_x4: these
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
     pe-lab leaderboard to=FILE.html                    a page: heat map, rates by threshold; for
                                                        each task its table and every seed as a dot
-    pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf
+    pe-lab leaderboard to=FILE.svg                     its heat map; also .png, .pdf; pe=cope,rope
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
@@ -39,9 +42,8 @@ from typing import Literal
 import polars as pl
 from pydantic import PositiveFloat
 
-from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError, writing
-from pe_lab.common.files import replace_file
+from pe_lab.cli.leaderboard_files import write_page, write_picture, write_runs
+from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.output import counted
 from pe_lab.common.suggest import check_known
@@ -91,7 +93,7 @@ class LeaderboardOptions(Options):
     details: Flag = False
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["needs", "families", "across", "curve", "tuning"] | None = None
+    view: Literal["needs", "families", "across", "curve", "tuning", "seeds"] | None = None
     sort: str | None = None
     thresholds: PositiveFloat = 1.0
     format: Format = "table"
@@ -132,13 +134,14 @@ def show(words: Sequence[str]) -> None:
     if options.to is not None:
         left = left_out(found, here, tasks)
         if options.to.suffix == file.PARQUET:
-            _write_runs(options.to, file.merged(shipped, here.rows), left)
+            write_runs(options.to, file.merged(shipped, here.rows), left)
         elif options.to.suffix in file.PICTURES:
-            _write_picture(options.to, found, tasks, options.shown)
+            shown = None if options.pe is None else _shown(found, tasks, options)
+            write_picture(options.to, found, tasks, options.shown, shown, options.split)
         else:
             command = shlex.join(["pe-lab", "leaderboard", *words])
             notes = [*left, *provenance(found, tasks, digest)]
-            _write_page(options.to, found, _why(found, here, tasks, options), tasks, notes, command)
+            write_page(options.to, found, _why(found, here, tasks, options), tasks, notes, command)
     else:
         _print(found, here, tasks, digest, options)
 
@@ -325,13 +328,21 @@ def _check_together(options: LeaderboardOptions) -> None:
     chosen = options.model_fields_set
     without: tuple[str, ...] = ()
     why = ""
+    if options.view == "seeds":
+        if options.to is None or options.to.suffix not in file.PICTURES:
+            raise UsageError("view=seeds is a picture: give to=FILE.pdf, .svg or .png")
+        if len(options.task or ()) != 1:
+            raise UsageError("view=seeds shows one task: give task=NAME")
     if options.to is not None:
-        parquet = options.to.suffix == file.PARQUET
-        without = ("split", "format", "sort", "pe", "all", "details")
+        parquet, picture = (options.to.suffix in of for of in ((file.PARQUET,), file.PICTURES))
+        without = ("format", "sort", "all", "details")
         without += ("family", "task", "thresholds") if parquet else ()
-        drawn = options.to.suffix in file.PICTURES and options.shown in ("families", "curve")
+        without += () if picture else ("pe",)
+        without += () if options.view == "seeds" else ("split",)
+        drawn = picture and options.shown in ("families", "curve", "seeds")
         without += () if drawn else ("view",)
-        why = f"to={options.to} writes {'all runs' if parquet else 'every entry and split'}"
+        every = "every split" if picture else "every entry and split"
+        why = f"to={options.to} writes {'all runs' if parquet else every}"
     elif options.view not in (None, "families"):
         without = ("split", "sort", "thresholds")
         if options.view == "needs":
@@ -355,43 +366,3 @@ def _check_sort(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> 
         first = options.split or [IN_DOMAIN, *suite.tasks[tasks[0]].generalises]
         names = [s for s in first if all(suite.tasks[t].threshold(s) is not None for t in tasks)]
     check_known("sort={}", [options.sort], [*names, families.SUITE])
-
-
-def _write_runs(path: Path, rows: pl.DataFrame, notes: list[str]) -> None:
-    file.check_kept(path, rows)
-    _say_written(path, rows, f"{{}}, SHA-256 {file.write(rows, path)}..")
-    for note in notes:
-        console().print(note, soft_wrap=True)
-
-
-def _write_page(
-    path: Path, found: Scores, why: Verdicts, tasks: list[str], notes: list[str], command: str
-) -> None:
-    # Imported here: the charts take a second.
-    from pe_lab.report.leaderboard import leaderboard_page
-
-    _write(path, leaderboard_page(found, tasks, why, notes, command).encode())
-    _say_written(path, found.rows, "{}; open it in a browser")
-
-
-def _write_picture(path: Path, found: Scores, tasks: list[str], view: str) -> None:
-    from pe_lab.common.html import drawn
-    from pe_lab.report.leaderboard import heat_map, threshold_figure
-
-    rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
-    if rows.is_empty():
-        raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
-    curve = view == "curve"
-    spec = threshold_figure(found, tasks) if curve else heat_map(found, tasks)
-    _write(path, drawn(spec, path.suffix.strip(".")))
-    _say_written(path, rows, f"the {'success rate by threshold' if curve else 'heat map'} of {{}}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with writing(path, "another to="):
-        replace_file(path, content)
-
-
-def _say_written(path: Path, rows: pl.DataFrame, what: str) -> None:
-    size, runs = path.stat().st_size / 1e6, counted(rows["run_id"].n_unique(), "run")
-    console().print(f"{path}: {size:.2f} MB, {what.format(runs)}", soft_wrap=True)

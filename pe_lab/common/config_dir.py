@@ -3,8 +3,8 @@ installed packages bring.
 
 A recorded configuration may come from somebody else, and importing a module runs it. Three kinds of
 classes are imported for it: those of pe_lab, those that a yaml of ``--config-dir`` or of such a
-package names, and those that are already imported. A ``factory`` may be any function: only one that
-such a yaml names is called.
+package names, and those already imported that derive from a class of pe_lab. A ``factory`` may be
+any function: only one that such a yaml names is called.
 """
 
 import importlib
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
+from inspect import isclass
 from pathlib import Path
 from typing import Any
 
@@ -149,16 +150,23 @@ def refuse_foreign(config: Any, path: Path) -> None:
     """UsageError if the configuration of the run in ``path`` names a class that is not allowed."""
     plugins()
     for name in classes(config):
-        module, _, last = name.rpartition(".")
-        # Not by hasattr, with which a module may import another one.
-        loaded = last in vars(sys.modules.get(module, object))
-        known = ":" not in name and (loaded or name.startswith("pe_lab."))
+        known = ":" not in name and (name.startswith("pe_lab.") or _made_for_us(name))
         if not (known or name in _named):
             raise UsageError(
                 f"{path} names the class {name}, which is not of pe_lab and is not imported for a "
                 "recorded run: if you trust that file, give --config-dir FOLDER with a yaml whose "
                 f"_target_ or factory is {name}"
             )
+
+
+def _made_for_us(name: str) -> bool:
+    """Whether this is a class that is already imported and derives from one of pe_lab."""
+    module, _, last = name.rpartition(".")
+    # Not by getattr, with which a module may import another one.
+    found = vars(sys.modules.get(module, object)).get(last)
+    return isclass(found) and any(
+        str(one.__module__).startswith("pe_lab.") for one in found.__mro__
+    )
 
 
 def classes(value: Any, key: str = "") -> Iterator[str]:

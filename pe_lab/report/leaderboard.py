@@ -1,6 +1,6 @@
 """The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import product
@@ -13,7 +13,7 @@ import polars as pl
 from pe_lab.common.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.report.charts import COLOURS, CONFIG, Chart, Spec, on_white, specification
-from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row
+from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row, of_grid
 from pe_lab.results.leaderboard import families
 from pe_lab.results.leaderboard.curve import TABLED, THRESHOLDS, order_at, rates_at
 from pe_lab.results.leaderboard.families import (
@@ -136,23 +136,30 @@ BRIGHT = 0.6
 """From this success rate on, text is white."""
 
 
-def heat_map(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Spec:
+def heat_map(
+    found: Scores,
+    tasks: Sequence[str],
+    at_least_half: bool = False,
+    shown: Collection[str] | None = None,
+) -> Spec:
     """Entries by tasks as a picture: dark where all seeds generalise, grey where most do not learn
     the task, hatched where it was not run. A cell has a part for each of the suite's first two
     columns.
 
     Args:
         at_least_half: only the entries that have run half of these tasks or more.
+        shown: these entries; None: all that have run one of these tasks.
     """
     suite = found.suite
     run = [task for task in tasks if task in {*found.cells["task"]}]
     by = by_family(suite, run)
     rates = rates_by(found, "generalises", {task: [task] for task in run})
     parts = compared_columns(suite)
-    least = len(run) / 2 if at_least_half else 0
+    least = len(run) / 2 if at_least_half else 1
     both = entry_order(found, tasks)
     # A row for the first of both columns that is there: an own entry may have the second alone.
-    of_parts = [(halves(suite, e), e) for e in (*both[0], *both[1])]
+    both_shown = [e for e in (*both[0], *both[1]) if shown is None or e in shown]
+    of_parts = [(halves(suite, e), e) for e in both_shown]
     of_parts.sort(key=lambda pair: pair[0][1] == parts[0])
     row = {base: entry for (base, part), entry in of_parts if part in parts}
     entries, controls = (
@@ -185,9 +192,7 @@ def heat_map(found: Scores, tasks: Sequence[str], at_least_half: bool = False) -
     )
     title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
     spec = specification(chart.resolve_scale(x="independent").properties(title=title), values)
-    axis = {"domain": False, "ticks": False, "labelFontSize": 12, "grid": False}
-    config = {"background": "#fff", "font": "sans-serif", "view": {"stroke": None}, "axis": axis}
-    return spec | {"config": config}
+    return of_grid(spec, {value["row"] for value in values}, len(run))
 
 
 def _part(rate: Rate | None) -> dict[str, Any]:
@@ -224,12 +229,21 @@ def _halves(
     ]
 
 
-def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
+def threshold_chart(
+    found: Scores, tasks: Sequence[str], shown: Collection[str] | None = None
+) -> Chart:
     """The success rate of the entries of ``in_common`` over the threshold, a panel for each task.
 
     The first entries by success rate are in colour, the others grey.
+
+    Args:
+        shown: these entries; None: all.
     """
-    order = {entry: halves(found.suite, entry) for entry, _ in order_at(found, tasks, 1)}
+    order = {
+        entry: halves(found.suite, entry)
+        for entry, _ in order_at(found, tasks, 1)
+        if shown is None or entry in shown
+    }
     run = [task for task in tasks if task in {*found.cells["task"]}]
     values: list[dict[str, Any]] = []
     for threshold in THRESHOLDS:
@@ -256,9 +270,11 @@ def threshold_chart(found: Scores, tasks: Sequence[str]) -> Chart:
     return Chart("thresholds", "Success rate by threshold", note, spec)
 
 
-def threshold_figure(found: Scores, tasks: Sequence[str]) -> Spec:
+def threshold_figure(
+    found: Scores, tasks: Sequence[str], shown: Collection[str] | None = None
+) -> Spec:
     """The same as a picture of its own."""
-    chart = threshold_chart(found, tasks)
+    chart = threshold_chart(found, tasks, shown)
     return on_white(chart, f"{chart.note} Suite {found.suite.title}.")
 
 
@@ -294,26 +310,56 @@ def _curves(named: Sequence[str], parts: Sequence[str]) -> list[alt.Chart]:
     ]
 
 
-def _seeds(found: Scores, task: str) -> Chart:
-    """Every seed as a dot on each scored split."""
+PAPER = 396
+"""The width of a figure for a paper in points: 5.5 inches."""
+
+
+def seeds_figure(
+    found: Scores, task: str, shown: Collection[str] | None, splits: Collection[str] | None
+) -> Spec:
+    """Every seed as a dot, with k/n, for a paper: ``PAPER`` wide, with text of 8 points."""
+    splits = splits or [IN_DOMAIN, *found.suite.tasks[task].generalises]
+    columns = 2 if len(splits) in (2, 4) else min(3, len(splits))
+    names = shown if shown is not None else found.cells.filter(task=task)["entry"]
+    panel = (PAPER - 10 - 4.5 * max(map(len, names), default=0)) / columns
+    # Less k/n, and the space before the next panel.
+    chart = _seeds(found, task, shown, splits, width=int(panel) - 46, columns=columns)
+    sizes = {"labelFontSize": 8, "titleFontSize": 8}
+    looks = {name: {**CONFIG[name], **sizes} for name in ("axis", "header")}
+    looks["text"] = {"fontSize": 8}
+    return {**chart.spec, "config": {**CONFIG, **looks, "background": "#fff"}}
+
+
+def _seeds(
+    found: Scores,
+    task: str,
+    shown: Collection[str] | None = None,
+    splits: Collection[str] | None = None,
+    width: int = 165,
+    columns: int = 4,
+) -> Chart:
+    """Every seed as a dot on each scored split, and k/n.
+
+    Args:
+        shown: these entries; None: all.
+        splits: these splits; None: all.
+        width: of a panel.
+        columns: panels beside each other.
+    """
     one = found.suite.tasks[task]
-    counted = found.rows.filter(
-        pl.col("counts") & pl.col("threshold").is_not_null() & (pl.col("task") == task)
-    )
-    dots = counted.filter(pl.col("error").is_not_null()).select("entry", "split", "seed", "error")
-    splits = [IN_DOMAIN, *one.generalises]
-    values: list[dict[str, Any]] = [
-        {**row, "error": round(100 * row["error"], 3)} for row in dots.iter_rows(named=True)
-    ]
-    limits = [(split, one.threshold(split)) for split in splits]
-    values += [{"split": split, "limit": 100 * at} for split, at in limits if at is not None]
+    chosen = [s for s in (IN_DOMAIN, *one.generalises) if splits is None or s in splits]
+    listed = [entry for several in entry_order(found, [task]) for entry in several]
+    entries = [entry for entry in listed if shown is None or entry in shown]
+    entries = ordered(entries, rates_by(found, "generalises", {task: [task]}))
+    values = _seed_values(found, task, entries, chosen)
     scale = alt.Scale(type="sqrt", domain=[0, 100], clamp=True)
     axis = alt.Axis(title="error (%)", values=[0, 1, 5, 20, 50, 100])
-    entries = [entry for several in entry_order(found, [task]) for entry in several]
     y = alt.Y("entry:N", sort=entries, title=None)
-    dot = alt.Chart().transform_filter("isValid(datum.entry)")
+    dot = alt.Chart().transform_filter("isValid(datum.error)")
     dot = dot.mark_circle(size=26, opacity=0.55, color="var(--c1)")
     limit = alt.Chart().mark_rule(color="var(--c2)", strokeDash=[3, 3])
+    beside = alt.Chart().transform_filter("isValid(datum.rate)")
+    beside = beside.mark_text(align="left", color="var(--muted)")
     chart = (
         alt.layer(
             limit.encode(x=alt.X("limit:Q", scale=scale, axis=axis)),
@@ -322,11 +368,33 @@ def _seeds(found: Scores, task: str) -> Chart:
                 y=y,
                 tooltip=["entry:N", "seed:N", "error:Q"],
             ),
+            beside.encode(x=alt.value(width + 4), y=y, text="rate:N"),
             data=alt.NamedData("rows"),
         )
-        .properties(width=165, height=alt.Step(14))
-        .facet(alt.Facet("split:N", sort=splits, title=None), columns=4)
+        .properties(width=width, height=alt.Step(14))
+        .facet(alt.Facet("split:N", sort=chosen, title=None), columns=columns, spacing=20)
     )
     note = "A dot is the error of a run, the line is the threshold."
     spec = specification(chart, values) | {"config": CONFIG}
     return Chart(task, "Every seed", note, spec)
+
+
+def _seed_values(
+    found: Scores, task: str, entries: Sequence[str], splits: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rows with the error of a seed, with k/n of an entry, and with the threshold of a split."""
+    shown = pl.col("split").is_in(splits) & pl.col("entry").is_in(entries)
+    dots = found.rows.filter(pl.col("counts") & pl.col("error").is_not_null() & shown, task=task)
+    cells = found.cells.filter(shown, task=task).select("entry", "split", "k", "n")
+    limits = [(split, found.suite.tasks[task].threshold(split)) for split in splits]
+    return [
+        *(
+            {**row, "error": round(100 * row["error"], 3)}
+            for row in dots.select("entry", "split", "seed", "error").iter_rows(named=True)
+        ),
+        *(
+            {"entry": entry, "split": split, "rate": f"{k}/{n}"}
+            for entry, split, k, n in cells.iter_rows()
+        ),
+        *({"split": split, "limit": 100 * at} for split, at in limits if at is not None),
+    ]

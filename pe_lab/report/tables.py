@@ -1,6 +1,6 @@
 """The tables of a report: what generalises on which task, and the settings of one task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from textwrap import wrap
@@ -280,7 +280,15 @@ def picture(grid: Grid) -> Spec:
         chart = chart.resolve_scale(x="independent")
     lines = wrap(f"{grid.title}. {grid.caption}", max(60, 12 * len(columns)))
     title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
-    spec = specification(chart.properties(title=title), values)
-    axis = {"domain": False, "ticks": False, "labelFontSize": 12}
-    config = {"background": "#fff", "font": "sans-serif", "view": {"stroke": None}, "axis": axis}
-    return spec | {"config": config}
+    return of_grid(specification(chart.properties(title=title), values), names, len(columns))
+
+
+def of_grid(spec: Spec, rows: Iterable[str], columns: int) -> Spec:
+    """A grid on white, with room for a font that is a sixth wider than the one it is made for: a
+    letter of 12 pixels takes 6. The title is wider than a grid of few columns."""
+    axis = {"domain": False, "ticks": False, "labelFontSize": 12, "grid": False}
+    left, right = max(map(len, rows), default=0), 60 if columns < 8 else 0
+    return spec | {
+        "padding": {"left": 5 + left, "right": 5 + right, "top": 5, "bottom": 5},
+        "config": {"background": "#fff", "font": "inherit", "view": {"stroke": None}, "axis": axis},
+    }

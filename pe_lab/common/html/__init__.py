@@ -17,9 +17,10 @@ from markupsafe import Markup
 
 from pe_lab.common.output import printable
 
-FONTS = {"inherit": "sans-serif", "system-ui": "sans-serif", "ui-monospace, monospace": "monospace"}
-"""Those of the page, and fonts that vl-convert always has."""
-
+SANS = "Liberation Sans, Arial, Helvetica, sans-serif"
+"""vl-convert always has the first. In a browser, the next two are as wide."""
+FONTS = {"inherit": SANS, "ui-monospace, monospace": "monospace"}
+"""Those of the page -> those of a file."""
 
 SCRIPTS = ("tablesort-5.7.1.min.js", "page.js")
 

@@ -73,10 +73,12 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
             raise PeLabError(
                 f"{counted(len(damaged), 'run')} damaged: give pe-lab verify set_aside=true first"
             )
-        console().print("nothing is missing")
+        console().print("nothing else is missing" if runner.unbuilt() else "nothing is missing")
     elif not request.dry:
         check_writable(runner.runs_dir)
         runner.run()
+    if unbuilt := runner.unbuilt():
+        raise PeLabError(f"{', '.join(unbuilt)} cannot be run: the reason is above")
 
 
 @dataclass
@@ -222,6 +224,11 @@ class Runner:
             f"phases={','.join({TUNING: None, **phases})}{anywhere}, "
             "or leave it out of pe="
         )
+
+    def unbuilt(self) -> list[str]:
+        """Tasks on which a model from outside fails. That an encoding refuses a task is normal."""
+        refused = [(task, self.suite.split(entry)[0]) for task, entry in self.composer.refusals]
+        return [f"{name} on {task}" for task, name in refused if name in self.suite.models]
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
         """What stands below the plan."""
