@@ -29,7 +29,7 @@ from pe_lab.results.presentation.leaderboard_details import (
     across_tables,
     claims_table,
 )
-from pe_lab.results.presentation.needs import doubts, needs_table
+from pe_lab.results.presentation.needs import doubts, needs, needs_table
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
 
@@ -37,7 +37,7 @@ PAGE = facts.ROOT / "docs" / "leaderboard.md"
 TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
 CURVE = facts.ROOT / "docs" / "img" / "threshold.svg"
-MARKERS = tuple(f"<!-- {name} -->" for name in ("needs", "families", "across", "claims"))
+MARKERS = tuple(f"<!-- {name} -->" for name in ("needs", "families", "across", "claims", "next"))
 """Where the parts of the page that are made stand in its text."""
 SHOWN = 10
 """Entries of a table of the page."""
@@ -105,8 +105,25 @@ def _made() -> dict[str, str]:
         "families": markdown(overview(found, families, title, shown=most)),
         "across": "\n".join(map(markdown, across[:2])),
         "claims": markdown(claims_table(claims())),
+        "next": next_suite(found),
     }
     return {f"<!-- {name} -->": text.strip() for name, text in made.items()}
+
+
+def next_suite(found: Scores) -> str:
+    """k/n of what v2 has so far, and on these tasks of ENTRIES in v1."""
+    suite = load_suite("v2")
+    rows, _ = file.shipped_rows(suite)
+    made = needs(scores(suite, rows, rows.clear()), list(suite.tasks))
+    new = {need.task: need.counts["alone"] for need in made}
+    old = {need.task: need.counts["alone"] for need in needs(found, list(new))}
+    entries = sorted({entry for counts in new.values() for entry in counts})
+    lines = [
+        [f"{entry}{note}", *("{}/{}".format(*of[task].get(entry, "--")) for task in new)]
+        for names, of, note in ((entries, new, ""), (ENTRIES, old, " (v1)"))
+        for entry in names
+    ]
+    return table(["entry", *new], lines)
 
 
 def first_table() -> str:
