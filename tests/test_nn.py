@@ -179,16 +179,17 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     exec(train, names)
     assert names["loss"] < 0.1
-    tokens = torch.randint(8, (2, 11))
-    layer = MultiHeadAttention(64, 4, pe="cope", train_len=11)
-    names = {"torch": torch, "layer": layer, "x": torch.randn(2, 11, 64), "tokens": tokens}
     exec(decode, names)
-    torch.testing.assert_close(names["next_one"], layer(names["x"])[:, 10:], rtol=1e-4, atol=1e-5)
+    expected = names["layer"](names["x"])[:, 10:]
+    torch.testing.assert_close(names["next_one"], expected, rtol=1e-4, atol=1e-5)
     exec(alone, names)
     assert names["shared"][0] is names["shared"][1]
     monkeypatch.chdir(tmp_path)
     few = {"eval.sequences": 2, "eval.quick_sequences": 2}
-    trained = pe_lab.run("task=flipflop", "pe=cope", steps=1, tracker="none", **few).model
-    exec(weights, names)
-    expected = trained.state_dict()["blocks.0.attention.qkv.weight"]
-    assert torch.equal(names["layer"].attention.qkv.weight, expected)
+    # FIRE's threshold follows from the trained length and is no parameter.
+    pe_lab.run("task=flipflop", "pe=fire", steps=1, tracker="none", **few)
+    exec(weights.replace("cope", "fire"), names)
+    layer, trained = names["layer"], names["trained"]
+    x, pos = torch.randn(2, 9, 64), torch.arange(9.0).expand(2, 9)
+    torch.testing.assert_close(layer(x), trained(x, pos)[0])
+    assert layer.attention.encoding.threshold == trained.encoding.threshold == 63 / 4
