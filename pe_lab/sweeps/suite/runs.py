@@ -234,7 +234,8 @@ class Known:
     def seconds(self, base: Base, steps: int) -> float | None:
         """What a run of this many steps takes: by tuning runs of the entry that are finished here,
         else by shipped ones, else by those in the first column and the column's cost, else by the
-        faster of rope's and the suite's pilot, and the relative cost. None: the task has none of them."""
+        faster of rope's and the suite's pilot, and the relative cost. None: the task has none of
+        them."""
         name, column = self.suite.split(base.entry)
         if found := self._of(base.task, base.entry):
             times = 1.0
