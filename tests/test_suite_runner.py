@@ -191,6 +191,14 @@ def test_the_cost_is_that_of_shipped_runs_of_the_entry_else_of_rope() -> None:
     assert known.seconds(mine, 1000) == known.seconds(base, 1000)
 
 
+def test_a_pilot_that_was_faster_than_the_shipped_runs_is_believed() -> None:
+    """Those of the quick suite shared their machine."""
+    suite = load_suite("quick")
+    (config,) = checked_jobs(["task=copy_unique", "pe=rope"])
+    base = Base("copy_unique", "rope", (), plan(config))
+    assert Known(suite, shipped=False).seconds(base, 1000) == suite.tasks["copy_unique"].seconds
+
+
 def test_core_hours_are_of_all_threads() -> None:
     rows = [Row("flipflop", "tuning", runs=8, missing=2, run_s=1800.0, missing_s=3600.0)]
     table = plan_table(load_suite("v1"), rows, workers=2, threads=4)

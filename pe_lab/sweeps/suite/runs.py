@@ -193,6 +193,11 @@ class Known:
             (task, entry): (step, last) for task, entry, step, last in medians.iter_rows()
         }
         self.suite = suite
+        for task in suite.tasks:
+            # Runs that shared their machine took longer than the pilot.
+            found, pilot = self._seconds.get((task, BASELINE)), self._piloted(task)
+            if found and pilot and pilot[0] < found[0]:
+                self._seconds[task, BASELINE] = pilot
         self._here: dict[tuple[str, str], dict[str, Seconds]] = defaultdict(dict)
         self.damaged: dict[str, str] = {}
         """Runs whose results cannot be read, and why."""
@@ -228,8 +233,9 @@ class Known:
 
     def seconds(self, base: Base, steps: int) -> float | None:
         """What a run of this many steps takes: by tuning runs of the entry that are finished here,
-        else by shipped ones, else by those in the first column and the column's cost, else by those
-        of rope, or the suite's pilot, and the relative cost. None: the task has none of them."""
+        else by shipped ones, else by those in the first column and the column's cost, else by the
+        faster of rope's and the suite's pilot, and the relative cost. None: the task has none of
+        them."""
         name, column = self.suite.split(base.entry)
         if found := self._of(base.task, base.entry):
             times = 1.0
