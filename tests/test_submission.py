@@ -48,6 +48,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_class_that_no_yaml_names_is_refused_before_it_is_packed(there: Here) -> None:
+    """Whoever checks the file could not make a run again."""
+    Path("mine/pe/decaying.yaml").unlink()
+    refused = there("submit", "pe=decaying", "suite=tiny", "to=two.zip", *MINE)
+    assert_refused(refused, "a yaml whose _target_ or factory is decaying_of_tests.Decaying")
+    assert not Path("two.zip").exists()
+
+
 @pytest.fixture
 def there(made: Path, here: Here, tmp_path: Path) -> Here:
     for name in ("mine", "runs", "one.zip"):

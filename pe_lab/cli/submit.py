@@ -58,10 +58,10 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(SubmitOptions, rest)
     folder = None if config_dir is None else Path(config_dir)
+    trust(config_dir)
     if options.check is not None:
         if options.pe or options.to:
             raise UsageError(f"submit check={options.check} is given by itself: leave pe= and to=")
-        trust(config_dir)
         _check(options.check, options.rerun, folder)
         return
     if options.pe is None or options.to is None:

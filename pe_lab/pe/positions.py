@@ -14,8 +14,8 @@ from pe_lab.core.task import TRAIN, Batch, Ints, Task
 Numbers = Ints | npt.NDArray[np.float32]
 """Positions, which are of floats where a source is not ``whole``."""
 
-MOST_SCALE = 10**6
-"""From 2^24 on, float32 has whole numbers only."""
+LEAST_SCALE, MOST_SCALE = 1e-3, 10**6
+"""From 2^24 on, float32 has whole numbers only. Far below 1, all positions are nearly the same."""
 
 
 class Positions(ABC):
@@ -195,7 +195,9 @@ class RandomFloats(ByLength):
     most: float
     trained: int
 
-    def __init__(self, scale: Annotated[float, Field(gt=0, le=MOST_SCALE)] | None) -> None:
+    def __init__(
+        self, scale: Annotated[float, Field(ge=LEAST_SCALE, le=MOST_SCALE)] | None
+    ) -> None:
         self.scale = scale
 
     def bound(self, task: Task) -> Self:

@@ -15,6 +15,7 @@ import orjson
 import polars as pl
 
 from pe_lab import __version__
+from pe_lab.common.config_dir import refuse_foreign
 from pe_lab.common.errors import DamagedError, PeLabError, UsageError, reason
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.verify import problems
@@ -38,7 +39,8 @@ def packed(suite: Suite, entry: str, found: Found, config_dir: Path | None) -> b
     """The file with all runs of an entry, the failed ones included.
 
     Raises:
-        UsageError: there are none, a file of one is damaged, or its class is missing.
+        UsageError: there are none, a file of one is damaged, or its class is missing or named
+            by no yaml.
     """
     rows = found.rows.filter(entry=entry)
     if rows.is_empty():
@@ -55,6 +57,9 @@ def packed(suite: Suite, entry: str, found: Found, config_dir: Path | None) -> b
                 f"submit pe={entry}: its class {foreign[0]} belongs to the submission: give "
                 "--config-dir FOLDER with its file and yaml"
             )
+        # The check makes two of these runs again, from the submission's own folder.
+        if summary := RunFolder(path).summary():
+            refuse_foreign(summary["config"], path)
         kept = [path / name for name in RECORDS] + sorted(path.glob("git-*.diff"))
         name = "/".join(path.parts[-3:])
         files += [(f"runs/{name}/{one.name}", read_file(one)) for one in kept if one.is_file()]
