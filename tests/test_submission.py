@@ -48,8 +48,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_class_that_no_yaml_names_is_refused_before_it_is_packed(there: Here) -> None:
+def test_a_class_that_no_yaml_names_is_refused_before_it_is_packed(
+    there: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever checks the file could not make a run again."""
+    monkeypatch.setattr("pe_lab.common.config_dir._named", set())
+    sys.modules.pop("decaying_of_tests", None)
     Path("mine/pe/decaying.yaml").unlink()
     refused = there("submit", "pe=decaying", "suite=tiny", "to=two.zip", *MINE)
     assert_refused(refused, "a yaml whose _target_ or factory is decaying_of_tests.Decaying")
