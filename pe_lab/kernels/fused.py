@@ -84,7 +84,7 @@ class FusedKernel:
 
 
 def kernel_of(encoding: PositionalEncoding) -> FusedKernel | None:
-    """The fused kernel that equals the encoding's hooks of attention; None: there is none."""
+    """The fused kernel that equals the encoding's hooks of attention. None if no kernel does."""
     if isinstance(encoding, Combined):
         inside = encoding.inside()
         encoding = inside[0] if len(inside) == 1 else encoding

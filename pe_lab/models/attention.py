@@ -43,13 +43,13 @@ class Attention(nn.Module):
     out: nn.Module
     """The output projection."""
     sink: nn.Parameter | None
-    """(H,): a logit of each head, in the denominator of softmax alone; None: there is none."""
+    """(H,): a logit of each head in the denominator of softmax alone. None without model.sink."""
     sparse: bool
     """Whether weights are those of 1.5-entmax."""
     scale: AdaptiveScale | None
-    """The temperature of ASEntmax; None: there is none."""
+    """The temperature of ASEntmax. None for any other normalizer."""
     gate: nn.Linear | None
-    """The projection whose sigmoid multiplies the averaged values; None: there is none."""
+    """The projection whose sigmoid multiplies the averaged values. None without one."""
 
     def __init__(
         self,

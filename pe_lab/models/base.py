@@ -250,7 +250,7 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
     logn: Literal["learned"] | PositiveInt | None = None
 
     def scaled_heads(self, n_heads: int) -> int | None:
-        """The heads with a learned factor of the logits; None: there is none."""
+        """The heads with a learned factor of the logits. None if no head has one."""
         return n_heads if self.logn == "learned" else None
 
     @property

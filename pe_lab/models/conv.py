@@ -44,7 +44,7 @@ class CausalConv(nn.Module):
 @dataclass(frozen=True, kw_only=True)
 class ConvKeys:
     """The key ``conv`` of a model: the kernel size of a ``CausalConv`` of the token embeddings, in
-    tokens, the current one included; null: there is none.
+    tokens, the current one included. With null there is no convolution.
 
     The convolution acts before an encoding does. In a model with an input and an output part it
     acts on each by itself, and is causal in the encoder too.
@@ -58,7 +58,7 @@ class ConvKeys:
         return "embedding"
 
     def new_conv(self, place: Place, width: int) -> CausalConv | None:
-        """The convolution at this place of the model; None: there is none."""
+        """The convolution at this place of the model. None if the model has none here."""
         if self.conv is None or place != self.conv_place:
             return None
         return CausalConv(self.conv, width)

@@ -26,7 +26,7 @@ class GRAPEM(PositionalEncoding):
     on i - j. ``plane`` (H, 2, D) starts as random unit vectors at right angles, where s = 1; then a
     and b are free, and s is learned with them. Any length. Not absolute; causal.
 
-    ``contextual: true`` puts the phase of a token in the place of i, a sum of gates of the tokens
+    ``contextual: true`` takes the phase of a token instead of i, a sum of gates of the tokens
     before it, one for all heads of a layer:
 
         phase[i] = g_0 + .. + g_(i-1),   g_t = sigmoid((gate . x_t + c) / 16)

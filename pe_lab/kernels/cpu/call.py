@@ -66,7 +66,7 @@ class Problem(ctypes.Structure):
         super().__init__(build.fork(), torch.get_num_threads(), *sizes)
 
     def fill(self, **tensors: Tensor | None) -> None:
-        """Set fields to tensors; None: there is none."""
+        """Set fields to tensors. None leaves a field empty."""
         strided = _strided(type(self))
         for name, x in tensors.items():
             if x is not None:
@@ -105,7 +105,7 @@ def check(request: Request, **others: tuple[Tensor | None, tuple[int, ...]]) -> 
     k and v (B, H, S, D) with T <= S, and others.
 
     Args:
-        others: name -> the tensor, and the shape it must have; None: there is none.
+        others: name -> the tensor, and the shape it must have. None leaves a field empty.
     """
     q, k = request.q, request.k
     b, h, t, d = q.shape

@@ -214,7 +214,7 @@ def provenance(found: Scores, tasks: Sequence[str], digest: str | None) -> list[
     the digests of suite and file.
 
     Args:
-        digest: of the shipped file; None: there is none.
+        digest: of the shipped file. None if no file ships.
     """
     rows = found.rows.filter(pl.col("task").is_in(tasks))
     left = rows.filter((pl.col("phase") == SCORE) & ~pl.col("counts"))

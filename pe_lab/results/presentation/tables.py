@@ -32,7 +32,7 @@ def cell_text(cell: dict[str, Any] | None, n: int, metric: str, spread: Spread) 
     """A cell of a table.
 
     Args:
-        cell: a row of ``aggregate.grouped``; None: there is none.
+        cell: a row of ``aggregate.grouped``. None for an empty cell.
         n: the seeds of the table's row; shown where those of the cell are fewer.
     """
     if cell is None:
