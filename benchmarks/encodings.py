@@ -40,7 +40,7 @@ from pe_lab.core.task import Batch
 from pe_lab.experiment.provenance import environment, keep_freed_memory
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Vocabulary
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 BASELINE = "rope"
 BATCHES = {64: 64, 128: 32, 512: 8}

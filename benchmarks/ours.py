@@ -20,8 +20,8 @@ from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Model, Vocabulary
 from pe_lab.models.transformer import TransformerConfig
 from pe_lab.tasks.flipflop import FlipFlop
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.optimizer import make_optimizer
-from pe_lab.training.plan import build_encodings
 from pe_lab.training.trainer import summed_loss
 
 SIZES = {

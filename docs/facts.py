@@ -17,7 +17,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.config.check import merged
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import HOOKS, Dims, PositionalEncoding
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB, LENGTH = 32, 128

@@ -23,8 +23,8 @@ from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.training.encodings import SHIPPED, build_encodings
 from pe_lab.training.kernels import accelerate
-from pe_lab.training.plan import SHIPPED, build_encodings
 
 TRAIN_LEN = 1024
 """The default training length of ``MultiHeadAttention``."""

@@ -28,8 +28,8 @@ from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.encoder_decoder import EncoderLayer
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.store.run_id import ADDED, identity
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.measure import generate
-from pe_lab.training.plan import build_encodings
 
 PLACES = [
     (name, place)

@@ -27,8 +27,9 @@ from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.training import measure
 from pe_lab.training.batches import evaluation_set
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.measure import answer, fixed_positions
-from pe_lab.training.plan import Plan, build_encodings, plan
+from pe_lab.training.plan import Plan, plan
 
 Run = Callable[..., Path]
 COPYING = (

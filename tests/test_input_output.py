@@ -22,7 +22,8 @@ from pe_lab.models.base import ScoredPositions, Vocabulary
 from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.input_output import InputOutput
 from pe_lab.pe.none import NoPE
-from pe_lab.training.plan import build_encodings, build_task, refused
+from pe_lab.training.encodings import build_encodings, refused
+from pe_lab.training.plan import build_task
 
 pytestmark = pytest.mark.usefixtures("float64")
 Build = Callable[..., InputOutput]

@@ -17,7 +17,7 @@ from pe_lab.models.base import Vocabulary
 from pe_lab.models.gated_deltanet import GatedDelta
 from pe_lab.models.linear_recurrent import LinearRecurrent, ShortConv
 from pe_lab.models.mamba2 import StateSpace
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 WORDS = 5
 SIZES: dict[str, dict[str, Any]] = {

@@ -34,7 +34,8 @@ from pe_lab.experiment.load_run import inspect_run, load
 from pe_lab.experiment.run import run_alone
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig
-from pe_lab.training.plan import build_encodings, plan
+from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import plan
 
 ENCODINGS = facts.names()
 

@@ -17,7 +17,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention as Plain
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.nn import MultiHeadAttention, encoding, encodings
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 SIZES = {"d_model": 32, "n_heads": 4}
 LENGTH = 12

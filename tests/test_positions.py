@@ -388,7 +388,14 @@ def test_generated_tokens_get_the_positions_of_what_was_generated(
         (("positions=rows", "positions.separator=x"), ["x is not in it", "positions.separator"]),
         (("positions=floats",), ["pe=learned looks positions up or counts them", "(alibi", "rope"]),
         (("positions=floats", "pe=t5"), ["pe=t5 looks positions up", "or other positions"]),
-        (("positions=floats", "pe=rope", "pe.logn=train"), ["pe=rope looks positions up"]),
+        (
+            ("positions=floats", "pe=rope", "pe.logn=train"),
+            ["pe=rope looks positions up", "rope as its yaml has it, "],
+        ),
+        (
+            ("positions=floats", "pe=combined", "pe.parts=[rope,t5]"),
+            ["pe=combined with part t5 looks positions up"],
+        ),
         (("positions=floats", "pe=rope", "positions.scale=0"), ["positions.scale=0", "0.001"]),
         (
             ("positions=abacus", "model=encoder_decoder"),

@@ -38,6 +38,14 @@ def test_training_one_from_scratch_is_warned_of(here: Here, words: list[str], wa
     assert ("is made for a trained rope at test time and trained from scratch" in said) == warned
 
 
+def test_a_stretch_of_nothing_is_warned_of(here: Here) -> None:
+    """Positions between 0 and the trained length leave nothing to stretch."""
+    words = tiny("pe=pi", "positions=floats", "train.steps=1", "train.warmup=0")
+    for changed, warned in (["pe.k=null"], True), (["pe.k=4"], False):
+        said = " ".join(succeeded(here(*words, *changed)).out.split())
+        assert ("pe.k=null of pe=pi is 1 here, which stretches nothing" in said) == warned
+
+
 def test_results_mark_them_and_say_why(here: Here) -> None:
     errors_of("rope", [0.1, 0.2])
     errors_of("pi", [0.3, 0.4])

@@ -25,7 +25,8 @@ from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfi
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.none import NoPE
 from pe_lab.store.run_id import identity
-from pe_lab.training.plan import build_encodings, plan
+from pe_lab.training.encodings import build_encodings
+from pe_lab.training.plan import plan
 
 SMALL: dict[str, Any] = {
     "n_layers": 2, "d_model": 48, "n_heads": 2, "d_ff": None, "activation": "relu",

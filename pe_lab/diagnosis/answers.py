@@ -59,6 +59,12 @@ class Asked:
         last = _last(self.held)
         return self.place - np.where(last < 0, self.place, last)
 
+    @property
+    def apart(self) -> Numbers:
+        """``distance`` in positions: how far those of two tokens differ, (n,)."""
+        at, row = self.positions, self.row % len(self.positions)
+        return gap(at[row, self.place], at[row, self.place - self.distance], at.ndim - 2)
+
     def __len__(self) -> int:
         return len(self.row)
 
@@ -106,6 +112,16 @@ def asked(task: Task, split: str, batch: Batch, positions: Numbers) -> Asked | N
             wrong[answer], wrong_target[answer] = held[other], target[other]
     shown = positions if len(positions) == 1 else positions[:n]
     return Asked(task, batch, shown, row, place, held, wrong, wrong_target)
+
+
+def gap(one: Numbers, other: Numbers, axes: int) -> Numbers:
+    """How far positions differ, the largest of several ids.
+
+    Args:
+        axes: 1 if the last axis is of ids, else 0.
+    """
+    apart: Numbers = np.abs(one - other)
+    return apart.max(-1) if axes else apart
 
 
 def _last(held: Bools) -> Ints:

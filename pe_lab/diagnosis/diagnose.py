@@ -130,7 +130,7 @@ class _Bench:
 
     def measured(self) -> Diagnosis:
         self._add("plain", "error", lambda questions: self.plain[questions])
-        beyond = self.far.distance >= self.reach
+        beyond = self.far.apart >= self.reach
         for name, chosen in (("near", ~beyond), ("far", beyond)):
             self.rows.append(Row(name, "error", _mean(self.plain[self.far][chosen])))
         self._clamped()
@@ -151,7 +151,8 @@ class _Bench:
         )  # fmt: skip
 
     def _clamped(self) -> None:
-        """Positions, distances or terms of the encoding kept within those of training."""
+        """Positions, distances or terms of the encoding kept within those of training, where those
+        of the split are beyond: random floats are not."""
         encodings, name = self.model.encodings, "distances clamped"
         if not any(encoding.reads_positions for encoding in encodings):
             if self._has_term():
@@ -159,7 +160,7 @@ class _Bench:
                 self._intervene(name, lambda part: terms_clamped(*limits))
             return
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
-        if self.near.positions.ndim > 2 or carried:
+        if self.near.positions.ndim > 2 or carried or not self.run.plan.positions.whole:
             return
         at_input = {"embed", "block_input"}
         if all(e.shift_invariant or not at_input & e.hooks() for e in encodings):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Bools
-from pe_lab.diagnosis.answers import Asked
+from pe_lab.diagnosis.answers import Asked, gap
 from pe_lab.diagnosis.hook import Intervention, Seen
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
@@ -65,14 +65,15 @@ def log_scaled(trained: int) -> Intervention:
 
 
 def far_masked(part: Asked, trained: int, layers: Sequence[int] | None = None) -> Intervention:
-    """Keys beyond the trained distance are hidden, but for those that hold the answer.
+    """Keys beyond the trained distance, in positions, are hidden, but for those that hold the
+    answer.
 
     Args:
         layers: in these only; None: in all.
     """
-    t = part.batch.tokens.shape[1]
-    place = torch.arange(t)
-    hidden = ((place[:, None] - place) >= trained).expand(len(part.batch), 1, t, t).clone()
+    t, at = part.batch.tokens.shape[1], part.positions
+    far = torch.from_numpy(gap(at[:, :, None], at[:, None], at.ndim - 2) >= trained)
+    hidden = far.tril()[:, None].expand(len(part.batch), 1, t, t).clone()
     hidden[part.row, 0, part.place] &= ~torch.from_numpy(part.held)
     return _hiding(hidden, layers)
 

@@ -24,7 +24,8 @@ from pe_lab.evaluation.record import TRAINED
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.training.plan import Plan, build_encodings, refused, refused_positions
+from pe_lab.training.encodings import build_encodings, refused, refused_positions
+from pe_lab.training.plan import Plan
 
 _OPEN, _CLOSE = "[{(", "]})"
 _NAME = re.compile(r"[\w/.-]+")

@@ -307,7 +307,12 @@ def without_effect(plan: Plan, typed: Sequence[str]) -> list[str]:
             f"positions={config.names.get('positions')} has no effect on pe={pe}, which reads no "
             "positions"
         )
-    if plan.at_test_time and plan.origin is None:
+    if plan.at_test_time and plan.null_values.get("pe.k") == 1:
+        found.append(
+            f"pe.k=null of pe={pe} is 1 here, which stretches nothing: no position is beyond those "
+            "of training; set pe.k above 1"
+        )
+    elif plan.at_test_time and plan.origin is None:
         found.append(
             f"pe={pe} is made for a trained rope at test time and trained from scratch here: to "
             f"measure it as intended, train pe=rope and run pe-lab eval run=.. pe={pe}"

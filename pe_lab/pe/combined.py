@@ -44,7 +44,7 @@ class Combined(PositionalEncoding):
             raise ValueError("parts=[] combines nothing: list encodings, parts=[cope,rope]")
         self.parts = nn.ModuleDict()
         names = {str(n): str(part.get("pe", part["_target_"])) for n, part in enumerate(parts)}
-        carrying = []
+        self.names, carrying = names, []
         for n, section in enumerate(parts):
             part, acts = _made(section, n, dims)
             if acts:
@@ -93,6 +93,10 @@ class Combined(PositionalEncoding):
         """The parts that act in this layer, or at one hook of it, in order."""
         parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]
         return [part for part in parts if hook is None or hook in part.hooks()]
+
+    def named(self) -> list[tuple[str, PositionalEncoding]]:
+        """The parts that act in this layer, each with the name that was given."""
+        return list(zip(map(self.names.__getitem__, self.parts), self.serving(), strict=True))
 
     @property
     def rotates_by_position(self) -> bool:

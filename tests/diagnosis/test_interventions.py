@@ -1,6 +1,7 @@
 """Interventions against their definitions, on small untrained models."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -111,6 +112,20 @@ def test_far_keys_are_hidden_but_for_the_answer(made, layers):
     seen = questions.held | ((questions.place[:, None] - places < TRAINED)
                              & (places <= questions.place[:, None]))  # fmt: skip
     assert (found[1][1].numpy() > 0).all(1)[seen].all()
+
+
+def test_far_is_told_by_positions(made):
+    """At positions 0, 2, 4, .. a key four tokens back is as far as the eighth position."""
+    model, questions = made("alibi")
+    apart = replace(questions, positions=2 * questions.positions)
+    assert np.array_equal(apart.apart, 2 * questions.distance)
+    weights = seen_by(model, apart, partial(far_masked, trained=TRAINED))[0][1].numpy()
+    back = questions.place[:, None] - np.arange(questions.held.shape[1])
+    assert np.array_equal(
+        (weights == 0).all(1), (2 * back >= TRAINED) & ~questions.held | (back < 0)
+    )
+    ids = np.stack([questions.positions * 0, questions.positions], -1)
+    assert np.array_equal(replace(questions, positions=ids).apart, questions.distance)
 
 
 def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -122,6 +123,15 @@ def bench():
     made = object.__new__(measuring._Bench)
     made.model, made.rows = None, []
     return made
+
+
+def test_random_floats_are_never_beyond_those_of_training(here):
+    succeeded(here(*tiny("pe=rope", "positions=floats", "seed=0")))
+    found = measuring.diagnose(load(next(Path("runs").glob("flipflop/rope/seed0*"))), "long_x4")
+    rows = found.by_name
+    assert rows["near"].value == rows["plain"].value == rows["far keys masked"].value
+    assert rows["far"].value is None
+    assert "distances clamped" not in rows
 
 
 def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monkeypatch):

@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
 from pe_lab.pe.dape import BASES, DAPE
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 
 def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -32,7 +32,7 @@ from pe_lab.inspection.inspect import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 
 def naive_layer(rows: list[Tensor], unit: Any, cfg: GAUConfig, pe: str) -> list[Tensor]:

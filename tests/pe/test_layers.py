@@ -16,7 +16,7 @@ from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.functional import causal_mask
 from pe_lab.pe.none import NoPE
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 WINDOW = 3
 SEEN = ["none", "rope", "alibi", "t5", "cope", "shaw", "fox", "stick_breaking", "path", "fire"]

@@ -36,7 +36,7 @@ from pe_lab.pe.alibi import ALiBi
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.cope import CoPE
 from pe_lab.pe.positions import Positions
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
 every_encoding = pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())

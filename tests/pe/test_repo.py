@@ -20,7 +20,7 @@ from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.pe.rope import RoPE
 from pe_lab.pe.rope_2d import affine_scan
 from pe_lab.store.run_id import identity
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 
 def repo_position(s: Sight, b: int, h: int, j: int) -> Tensor:

@@ -13,8 +13,9 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import normalize
 from pe_lab.pe.base import PositionalEncoding
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.memory import encoding_numbers, may_be_large
-from pe_lab.training.plan import build_encodings, plan
+from pe_lab.training.plan import plan
 
 
 @pytest.mark.parametrize("name", SECTIONS)

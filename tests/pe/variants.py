@@ -24,7 +24,7 @@ from pe_lab.evaluation.contract.base import (
 )
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import HOOKS
-from pe_lab.training.plan import build_encodings
+from pe_lab.training.encodings import build_encodings
 
 __all__ = [
     "MAX_LEN",

@@ -25,8 +25,8 @@ from pe_lab.common.errors import UsageError, reason, sentence
 from pe_lab.config.check import encoding_section, merged, repository_of
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.training.encodings import SHIPPED, build_encodings
 from pe_lab.training.kernels import accelerate
-from pe_lab.training.plan import SHIPPED, build_encodings
 
 State = Literal["pass", "fail", "not claimed"]
 

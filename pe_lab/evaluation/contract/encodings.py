@@ -43,8 +43,8 @@ from pe_lab.evaluation.contract.base import (
 )
 from pe_lab.evaluation.contract.hooks import LONG, half_precision
 from pe_lab.models.transformer import Transformer
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.kernels import has_kernels
-from pe_lab.training.plan import build_encodings
 
 SHIFT = 7
 

@@ -39,8 +39,8 @@ from pe_lab.evaluation.contract.base import (
 from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.models.base import Model, ModelConfig, ScoredPositions, Vocabulary
 from pe_lab.tasks.flipflop import FlipFlop
+from pe_lab.training.encodings import build_encodings
 from pe_lab.training.kernels import accelerate, has_kernels
-from pe_lab.training.plan import build_encodings
 
 LENGTH, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
 """Tokens, positions, words, the separator and its place."""
