@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from html_page import values
 from leaderboard_runs import SUITE, rows, run
@@ -88,6 +89,17 @@ def test_the_readers_entries_come_first() -> None:
     yours = rows(*(one for one in ran if one[0]["entry"] != "path"))
     (row,) = needs_table(scores(TWO, rows(*ran[:8]), yours), ["flipflop"]).rows
     assert row[1].text == "mine (yours) 8/8, +1"
+
+
+def test_the_readers_entries_are_shown_where_their_seeds_do_not_tell() -> None:
+    counts = {"path": (8, 8), "cope": (4, 8), "mine": (4, 8), "mine+conv": (3, 8)}
+    of = found(counts)
+    yours = of.rows.with_columns(shipped=~pl.col("entry").str.starts_with("mine"))
+    (row,) = needs_table(replace(of, rows=yours), ["flipflop"]).rows
+    assert [cell.text for cell in row[1:]] == [
+        "unclear: mine (yours) 4/8, +1", "unclear: mine (yours) 3/8", "-",
+    ]  # fmt: skip
+    assert needs_table(of, ["flipflop"]).rows[0][1].text == "path 8/8"
 
 
 def test_five_sentences_of_doubt() -> None:

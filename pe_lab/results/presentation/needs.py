@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import polars as pl
 
@@ -121,27 +122,39 @@ def _cells(need: Need) -> list[str]:
     gained = [e for e in other if need.of(second[0], e) and not need.of(first, e)]
     lost = [e for e in works if need.of(second[0], e) is False]
     fails = [e for e in other if need.of(second[0], e) is need.of(first, e) is False]
-    added = named(other, gained, lost)
-    return [named(alone, works), added, named(other, fails, failing=True)]
+    # The reader's runs are shown where the seeds do not tell, too.
+    unclear, unclear_too = (
+        [e for e in sorted(need.yours & of.keys()) if need.of(column, e) is None]
+        for column, of in need.counts.items()
+    )
+    return [
+        named(alone, works, {"unclear:": unclear}),
+        named(other, gained, {"not": lost, "unclear:": unclear_too}),
+        named(other, fails, failing=True),
+    ]
 
 
 def _named(
     counts: Mapping[str, Count],
     entries: Sequence[str],
-    lost: Sequence[str] = (),
+    before: Mapping[str, Sequence[str]] = MappingProxyType({}),
     failing: bool = False,
     yours: Collection[str] = (),
 ) -> str:
     """``path 20/20, fox 17/20, +2``: as many as the cell has room for, the reader's first, then
-    those with the clearest counts, of failing ones rope; before them ``not cope 0/8`` for those
-    that are lost."""
+    those with the clearest counts, of failing ones rope.
+
+    Args:
+        before: others that come before them, each with this word, as in ``not cope 0/8``.
+    """
 
     def rank(entry: str) -> tuple[bool, bool, float]:
         low, high = wilson(*counts[entry])
         return entry not in yours, failing and entry != BASELINE, high if failing else -low
 
-    named = {f"not {entry}": entry for entry in lost}
-    named |= {f"{e} (yours)" if e in yours else e: e for e in sorted(entries, key=rank)}
+    listed = [(f"{word} ", entry) for word, several in before.items() for entry in several]
+    listed += [("", entry) for entry in sorted(entries, key=rank)]
+    named = {f"{word}{e}{' (yours)' if e in yours else ''}": e for word, e in listed}
     names = [f"{name} {counts[entry][0]}/{counts[entry][1]}" for name, entry in named.items()]
     for shown in range(len(names), 0, -1):
         more = [f"+{len(names) - shown}"] if shown < len(names) else []
