@@ -291,6 +291,23 @@ def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
 
 
 @pytest.mark.extended
+def test_it_is_submitted_and_its_runs_are_made_again(here: Here, mine: Path) -> None:
+    suite = [*tiny_suite(mine), "model=outside", "model.factory=others_of_tests:means"]
+    succeeded(here(*suite, "model.label=averages", "model.arguments={width: 8, p: 0.1}"))
+    code = ["--config-dir", "mine"]
+    words = ["submit", "pe=averages", "suite=tiny", "to=one.zip", *code]
+    assert_refused(here(*words), "a yaml whose _target_ or factory is others_of_tests:means")
+    (mine / "mine" / "model").mkdir(exist_ok=True)
+    (mine / "mine" / "model" / "averages.yaml").write_text(
+        "_target_: pe_lab.models.outside.OutsideConfig\nfactory: others_of_tests:means\n"
+        "label: averages\narguments: {width: 8, p: 0.1}\n"
+    )
+    succeeded(here(*words))
+    checked = succeeded(here("submit", "check=one.zip", *code)).out
+    assert checked.count("made again with the same errors") == 2
+
+
+@pytest.mark.extended
 def test_a_suite_names_a_model_that_fails(here: Here, mine: Path) -> None:
     line = ["suite", "v1", "--config-dir", "mine", "tasks=majority", "pe=rope", "dry=true"]
     ended = here(*line, "model=outside", "model.factory=others_of_tests:fails")
