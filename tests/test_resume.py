@@ -69,9 +69,10 @@ CASES = {
         "pe=learned", "model.dropout=0.2", "positions=randomized", "positions.max=64",
         "train.log_every=3",
     ),
-    "accumulated, finite set": (
-        "pe=alibi", "train.accumulate=2", "task.train_sequences=20", "train.optimizer=adam",
-        "train.stop_below=1", "train.patience=4", "eval.every=4", "train.precision=bfloat16",
+    "accumulated, finite set, random floats": (
+        "pe=alibi", "positions=floats", "train.accumulate=2", "task.train_sequences=20",
+        "train.optimizer=adam", "train.stop_below=1", "train.patience=4", "eval.every=4",
+        "train.precision=bfloat16",
     ),
 }  # fmt: skip
 

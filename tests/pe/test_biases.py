@@ -11,6 +11,7 @@ from naive import SLOPES, Sight, attend, content, every_query, plain_value, soft
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
+from pe_lab.evaluation.contract.encodings import between_whole
 from pe_lab.pe.dape import BASES, DAPE
 from pe_lab.training.encodings import build_encodings
 
@@ -170,6 +171,11 @@ def windowed(s: Sight) -> Tensor:
 def test_hard_alibi(choice: dict[str, Any], size: Size) -> None:
     if choice.get("heads", 1) <= size[3]:
         agree("hard_alibi", choice, size, windowed)
+
+
+def test_windows_are_cut_between_whole_positions() -> None:
+    """Of the contract's two heads the first sees itself alone: it needs two with windows."""
+    assert "changes states" in between_whole({**SECTIONS["hard_alibi"], "heads": 2})
 
 
 def test_weights_outside_of_a_window_are_zero_in_every_precision() -> None:
