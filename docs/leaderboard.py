@@ -105,25 +105,30 @@ def _made() -> dict[str, str]:
         "families": markdown(overview(found, families, title, shown=most)),
         "across": "\n".join(map(markdown, across[:2])),
         "claims": markdown(claims_table(claims())),
-        "next": next_suite(found),
+        "next": next_suite(),
     }
     return {f"<!-- {name} -->": text.strip() for name, text in made.items()}
 
 
-def next_suite(found: Scores) -> str:
-    """k/n of what v2 has so far, and on these tasks of ENTRIES in v1."""
+def next_suite() -> str:
+    """k/n of what v2 has so far: each encoding alone, and with the convolution."""
     suite = load_suite("v2")
     rows, _ = file.shipped_rows(suite)
     made = needs(scores(suite, rows, rows.clear()), list(suite.tasks))
-    new = {need.task: need.counts["alone"] for need in made}
-    old = {need.task: need.counts["alone"] for need in needs(found, list(new))}
-    entries = sorted({entry for counts in new.values() for entry in counts})
+    run = {entry for need in made for counts in need.counts.values() for entry in counts}
     lines = [
-        [f"{entry}{note}", *("{}/{}".format(*of[task].get(entry, "--")) for task in new)]
-        for names, of, note in ((entries, new, ""), (ENTRIES, old, " (v1)"))
-        for entry in names
+        [
+            entry,
+            *(
+                ", ".join("{}/{}".format(*of.get(entry, "--")) for of in need.counts.values())
+                for need in made
+            ),
+        ]
+        for entry in suite.entries
+        if entry in run
     ]
-    return table(["entry", *new], lines)
+    text = table(["entry", *(need.task for need in made)], lines)
+    return text.replace("-/-, -/-", "-").replace("-/-", "-")
 
 
 def first_table() -> str:

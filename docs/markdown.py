@@ -20,7 +20,9 @@ def linked(test: str) -> str:
 def insert(page: Path, text: str, command: str) -> None:
     """Put the text between the comments ``<!-- COMMAND -->`` and ``<!-- end -->`` of a page."""
     begin, end = f"<!-- {command} -->", "<!-- end -->"
-    before, _, rest = page.read_text("utf-8").partition(begin)
-    after = rest.partition(end)[2]
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", "utf-8")
-    print(f"wrote {page.name}")
+    old = page.read_text("utf-8")
+    before, _, rest = old.partition(begin)
+    new = f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+    if new != old:
+        page.write_text(new, "utf-8")
+        print(f"wrote {page.name}")
