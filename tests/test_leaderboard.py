@@ -52,6 +52,7 @@ from pe_lab.results.presentation.leaderboard_details import (
     provenance,
     tuning_table,
 )
+from pe_lab.results.presentation.needs import doubts
 from pe_lab.results.suite import Suite, task_digest
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import digest_of
@@ -199,6 +200,32 @@ def test_failed_runs_and_lengths_not_reached_count_as_not_generalised() -> None:
     assert (row["k"], row["n"], row["measured"], row["failed"]) == (3, 4, 3, 1)
     assert (long["k"], long["n"], long["measured"], long["mean"]) == (2, 4, 2, 0)
     assert cell(found, "rope", "in_domain")["k"] == 3
+
+
+def test_flips_are_of_runs_that_began_again() -> None:
+    """Of three seeds that generalise one does not the second time, one is the same run, read from
+    its folder, and one failed."""
+    began = {"started": 2_000_000.0}
+    first = flipflop("rope", 4, 3)
+    later = [
+        run("rope", "flipflop", 0, [0.0, 0.5, *REACHED[1:]], **began),
+        run("rope", "flipflop", 1, [0.0, *MISSED]),
+        run("rope", "flipflop", 2, [None] * 7, state="failed", **began),
+        run("rope", "flipflop", 3, [0.0, *MISSED], **began),
+    ]
+    for given in ({"yours": rows(*later)}, {"yours": NONE, "again": rows(*later)}):
+        found = scores(SUITE, rows(*first), **given)
+        counted = [cell(found, "rope", split) for split in ("sparse", "dense")]
+        assert [(row["k"], row["n"]) for row in counted] == [(3, 4)] * 2
+        assert [(row["flips"], row["again"]) for row in counted] == [(1, 2), (0, 2)]
+        table = task_table(found, "flipflop")
+        assert "3/4 0.0‡ (1 of 2 flips)" in [text.text for text in table.rows[0]]
+        assert table.caption.endswith("the other side of the threshold.")
+        assert "and 1 of 14 results on a split flip" in doubts(found, ["flipflop"])[-1]
+    plain = scored(*first)
+    assert "flip" not in f"{task_table(plain, 'flipflop')}{doubts(plain, ['flipflop'])}".replace(
+        "flipflop", ""
+    )
 
 
 def test_a_run_counts_once() -> None:

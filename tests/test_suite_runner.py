@@ -3,9 +3,12 @@
 import json
 import math
 import os
+import re
 import signal
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import leaderboard_runs
@@ -30,7 +33,8 @@ from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import sealed
 from pe_lab.sweeps.launchers import register_choices
-from pe_lab.sweeps.suite.runs import Base, Composer, Known, SuiteRun, trained_at
+from pe_lab.sweeps.suite import runs as suite_module
+from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phases, SuiteRun, trained_at
 from pe_lab.sweeps.suite.tables import Row, plan_table
 from pe_lab.training.plan import plan
 
@@ -279,8 +283,25 @@ def test_shipped_runs_are_not_run_again(
     again = here(*line)
     assert "nothing is missing" in again.out
     assert not folders(tmp_path)
+    monkeypatch.setattr(suite_module, "EVERY", 1)
+    dry = succeeded(here(*line[:-1], "pe=none,learned", "phases=again", "dry=true"))
+    assert re.search(r"again +│ +2 │ +2 │", dry.out)  # of learned no run ships
+    succeeded(here(*line, "phases=again"))
+    assert sorted(one["seed"] for one in summaries(tmp_path)) == [0, 1]
+    assert rates(tmp_path, "none", tuning=False) == chosen
+    assert "nothing is missing" in here(*line, "phases=again").out
+    table = succeeded(here("leaderboard", "suite=tiny", *line[2:4], "task=flipflop")).out
+    assert table.count("(0 of 2 flips)") == 3  # in domain and two splits
     assert here(*line, "shipped=false").status == 0
     assert rates(tmp_path, "none", tuning=False) == chosen
+
+
+def test_one_of_ten_cells_is_run_again() -> None:
+    suite = load_suite("v2")
+    cells = [*product(suite.tasks, suite.entries)]
+    drawn = Phases(suite, SimpleNamespace())._is_drawn
+    chosen = [drawn(SimpleNamespace(task=task, entry=entry)) for task, entry in cells]
+    assert 0.07 < sum(chosen) / len(cells) < 0.13
 
 
 def test_suite_and_leaderboard_take_the_same_result_of_a_run(

@@ -127,10 +127,11 @@ def show(words: Sequence[str]) -> None:
     if options.to is not None:
         file.check_file(options.to)
     shipped, digest = pl.DataFrame(schema=SCHEMA), None
+    again = shipped
     if options.shipped:
-        shipped, digest = file.shipped_rows(suite)
+        (shipped, digest), again = file.shipped_rows(suite), file.shipped_again(suite)
     here = suite_runs(Path(options.runs_dir), suite)
-    found = scores(suite, shipped, here.rows)
+    found = scores(suite, shipped, here.rows, again)
     if options.to is not None:
         left = left_out(found, here, tasks)
         if options.to.suffix == file.PARQUET:

@@ -15,9 +15,10 @@
 Of each task and entry every rate of the suite is trained on the tuning seeds (tuning). The rate
 with the lowest in-domain error is trained on seeds 0 to 7 (score). Phases on request: more_seeds
 (up to seed 19), longer (2 and 4 times the steps), capacity (trained on what a split measures),
-equal_time (as long as rope) and equal_parameters (as large as with rope). As many runs are trained
-at once as there are cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are
-kept: the same command does what is missing. docs/suite.md has the protocol.
+equal_time (as long as rope), equal_parameters (as large as with rope) and again (a tenth of the
+shipped cells a second time, in a runs_dir of their own). As many runs are trained at once as there
+are cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are kept: the same
+command does what is missing. docs/suite.md has the protocol.
 """
 
 import re

@@ -37,7 +37,7 @@ DEFAULT_THRESHOLD = 0.05
 OUTSIDE = "pe_lab.models.outside.OutsideConfig"
 
 TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
-EQUAL_TIME, EQUAL_PARAMETERS = "equal_time", "equal_parameters"
+EQUAL_TIME, EQUAL_PARAMETERS, AGAIN = "equal_time", "equal_parameters", "again"
 """Phases: what a run of a suite is for."""
 
 PINNED = {("v1", "fope"): ("pe.fourier_norm=true",)}

@@ -66,7 +66,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 
 Phase = Literal[
-    "tuning", "score", "more_seeds", "longer", "capacity", "equal_time", "equal_parameters"
+    "tuning", "score", "more_seeds", "longer", "capacity", "equal_time", "equal_parameters", "again"
 ]
 """What runs of a suite are for, as one asks for them."""
 

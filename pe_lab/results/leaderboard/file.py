@@ -42,11 +42,20 @@ def shipped_claims(name: str) -> Path:
     return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.claims.yaml")))
 
 
-def shipped_rows(suite: Suite) -> tuple[pl.DataFrame, str | None]:
+def shipped_again(suite: Suite) -> pl.DataFrame:
+    """Shipped runs of the suite that were made again (``phases=again``)."""
+    return shipped_rows(suite, f"{suite.name}.again")[0]
+
+
+def shipped_rows(suite: Suite, name: str | None = None) -> tuple[pl.DataFrame, str | None]:
     """The shipped runs of the suite, and the digest of the file; no rows and None where there is no
     file. Runs of another version of the suite, one with another digest, are left out with a
-    warning."""
-    path = shipped(suite.name)
+    warning.
+
+    Args:
+        name: of the file; None: that of the suite.
+    """
+    path = shipped(name or suite.name)
     if not path.exists():
         return pl.DataFrame(schema=SCHEMA), None
     rows, digest = read(path)

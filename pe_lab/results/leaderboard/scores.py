@@ -20,7 +20,7 @@ CELL = ("task", "entry", "split")
 CELL_COLUMNS = (
     *("n", "k", "p_generalises", "p_low", "p_high", "median", "clusters", "threshold"),
     *("measured", "mean", "sd", "failed", "lr", "rates", "train_s", "yours", "guess", "family"),
-    *("cost", "near"),
+    *("cost", "near", "again", "flips"),
 )
 NEAR_S = 3600
 """Seconds between the starts of two runs up to which they had about the same work beside them."""
@@ -40,7 +40,8 @@ class Scores:
             and ``sd`` of the runs that were measured (``measured``), ``failed`` runs, ``lr`` of
             ``rates`` tried, ``train_s`` (median), ``cost`` (of ``train_s`` of rope with
             the same seed on the same kind of machine, ``near``: at about the same time), ``yours``
-            (runs that are not shipped), ``guess``, ``family``.
+            (runs that are not shipped), ``guess``, ``family``; ``again`` runs that were made again,
+            of which ``flips`` are on the other side of the threshold then.
         notes: what the tables leave out.
     """
 
@@ -50,9 +51,17 @@ class Scores:
     notes: list[str] = field(default_factory=list)
 
 
-def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
-    """The scores of shipped runs and those of the reader together."""
+def scores(
+    suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame, again: pl.DataFrame | None = None
+) -> Scores:
+    """The scores of shipped runs and those of the reader together.
+
+    Args:
+        again: second results of runs, which change no score.
+    """
     rows, notes = once(shipped, yours)
+    later = yours if again is None else pl.concat([again, yours])
+    rows = rows.join(_second(rows, later), on=["run_id", "split"], how="left")
     rows = with_equal_parameters(rows, suite)
     limits = pl.DataFrame(
         [
@@ -72,6 +81,19 @@ def scores(suite: Suite, shipped: pl.DataFrame, yours: pl.DataFrame) -> Scores:
         counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
     )
     return Scores(suite, rows, _cells(rows), notes)
+
+
+def _second(first: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+    """``again``, the error of each run and split when it was first made again: a finished result
+    that began at another time."""
+    began = first.select("run_id", "split", began="started")
+    return (
+        later.filter(pl.col("state") == "finished")
+        .join(began, on=["run_id", "split"], how="inner", maintain_order="left")
+        .filter(pl.col("started") != pl.col("began"))
+        .unique(["run_id", "split"], keep="first", maintain_order=True)
+        .select("run_id", "split", again="error")
+    )
 
 
 def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
@@ -135,6 +157,9 @@ def cells_of(found: Scores, phase: str) -> pl.DataFrame:
 def _cells(rows: pl.DataFrame) -> pl.DataFrame:
     counting = rows.filter(pl.col("counts") & pl.col("threshold").is_not_null())
     error, failed = pl.col("error"), pl.col("state") == "failed"
+    reached, later = (
+        value <= pl.col("threshold") for value in (error.fill_null(WORST), pl.col("again"))
+    )
     table = counting.group_by(CELL, maintain_order=True).agg(
         **rate_of(error.fill_null(WORST), pl.col("threshold")),
         n=pl.len().cast(pl.Int64),
@@ -148,6 +173,8 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
         yours=(~pl.col("shipped")).sum().cast(pl.Int64),
         guess=pl.col("guess").median(),
         family=pl.col("family").first(),
+        again=later.count().cast(pl.Int64),
+        flips=(reached != later).sum().cast(pl.Int64),
     )
     return (
         with_rates(table)

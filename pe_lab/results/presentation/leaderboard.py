@@ -175,12 +175,14 @@ def task_table(
     clusters = f"{CLUSTERS}: seeds in two clusters. " if any(
         row["clusters"] for (_, split), row in cells.items() if split in splits
     ) else ""  # fmt: skip
+    again = any(row["again"] for row in cells.values())
     return Table(
         title=f"{task} ({one.family}): seeds with an error up to the threshold, median error in %",
         columns=["entry", "rate", *heads, "time"],
         words=2,
         rows=[line(entry) for entry in _of(shown, rows)],
-        caption=f"{clusters}rate: the learning rate that was chosen in domain.",
+        caption=f"{clusters}rate: the learning rate that was chosen in domain."
+        + " Flips: of seeds made again later, those on the other side of the threshold." * again,
         best=BEST,
         closing=[*map(line, controls), *_measured(found, task, splits)],
     )
@@ -263,12 +265,14 @@ def share_text(share: float) -> str:
 
 
 def seeds_cell(row: Mapping[str, Any] | None, why: str) -> Cell:
-    """``7/8 0.31‡`` with the interval of 7/8 as detail."""
+    """``7/8 0.31‡``, ``7/8 0.31 (1 of 8 flips)`` where runs were made again, with the interval of
+    7/8 as detail."""
     if row is None:
         return Cell(why)
     median = percent(row["median"]) if row["measured"] else "-"
     low, high = 100 * row["p_low"], 100 * row["p_high"]
-    text = f"{row['k']}/{row['n']} {median}{CLUSTERS if row['clusters'] else ''}"
+    again = f" ({row['flips']} of {row['again']} flips)" if row["again"] else ""
+    text = f"{row['k']}/{row['n']} {median}{CLUSTERS if row['clusters'] else ''}{again}"
     return Cell(text, detail=f"[{low:.0f}, {high:.0f}]")
 
 

@@ -189,6 +189,10 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
     suite = found.suite
     runs = found.rows.filter("counts", pl.col("task").is_in(tasks)).unique("run_id")
     unknown = f"{runs['processor'].null_count()} of {len(runs)}"
+    later, flips = (
+        found.cells.filter(pl.col("task").is_in(tasks)).select("again", "flips").sum().row(0)
+    )
+    again = f", and {flips} of {later} results on a split flip when made again" if later else ""
     sizes = dict(word.removeprefix("model.").partition("=")[::2] for word in suite.model)
     size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
     least, tuned = at_ends(found, tasks)
@@ -198,6 +202,7 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         order_sentence(found, tasks),
         f"{least} of {tuned} tuned learning rates lie at an end of the grid: a better one may lie "
         "beyond.",
-        f"On another processor single seeds differ; {unknown} scored runs have none recorded.",
+        f"On another processor single seeds differ{again}; {unknown} scored runs have none "
+        "recorded.",
     ]
     return [*filter(None, said)]

@@ -15,7 +15,7 @@ from pe_lab.common.output import counted
 from pe_lab.config.schema import cpus
 from pe_lab.experiment.provenance import changed_code
 from pe_lab.results.leaderboard.tuning import FAILED, Measured, chosen_rate, next_runs
-from pe_lab.results.suite import DEFAULT, TUNING, Suite
+from pe_lab.results.suite import AGAIN, DEFAULT, TUNING, Suite
 from pe_lab.sweeps.jobs import Progress, launch_all
 from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phases, SuiteRun
@@ -23,7 +23,7 @@ from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
 from pe_lab.sweeps.suite.work import Work
 from pe_lab.sweeps.sweep import Sweep, conclude
 
-AGAIN = "the same command runs only what is missing"
+RESUMES = "the same command runs only what is missing"
 
 
 @dataclass(frozen=True)
@@ -143,20 +143,25 @@ class Runner:
                 for run in self.phases.tuned(base):
                     self._is_over(run, base)
                 continue
-            for run in self.phases.runs(phase, base, rate or any_rate, work.seeds):
+            for run in self._runs(phase, base, rate or any_rate, work.seeds):
                 seconds = self.known.seconds(base, run.steps) or 0.0
                 runs, all_s = runs + 1, all_s + seconds
-                if rate is None or not self._is_over(run, base):
+                if rate is None or not self._is_over(run, base, phase):
                     missing, missing_s = missing + 1, missing_s + seconds
         row = Row(task, phase, runs, missing, all_s / max(runs, 1), missing_s, work.part)
         self._rows[number, task, phase] = row
         return row
 
-    def _is_over(self, run: SuiteRun, base: Base) -> bool:
+    def _runs(self, phase: str, base: Base, lr: float, seeds: int | None) -> list[SuiteRun]:
+        """Those of a phase beside tuning; ``again`` has only those whose results ship."""
+        runs = self.phases.runs(phase, base, lr, seeds)
+        return [run for run in runs if phase != AGAIN or self.known.is_shipped(run)]
+
+    def _is_over(self, run: SuiteRun, base: Base, phase: str = TUNING) -> bool:
         if here := not run.job(0).missing:
             self.known.summary(run)
             self.changed[changed_code(run.folder, base.plan.resolved)] += 1
-        return here or self.known.is_shipped(run)
+        return here or (phase != AGAIN and self.known.is_shipped(run))
 
     def _bases(self, work: Work, task: str, phase: str) -> list[Base]:
         found = (
@@ -276,12 +281,14 @@ class Runner:
         missing = any(row.missing for row in self._rows.values())
         if until is not None and time.time() >= until and missing:
             hours = f"{self.threads * left_s / 3600:.1f} core-hours"
-            console().print(f"the budget is over, {hours} left: {AGAIN}")
+            console().print(f"the budget is over, {hours} left: {RESUMES}")
             left = 0
         if failures:
-            raise PeLabError(f"{counted(len(failures), 'run')} not finished, listed above: {AGAIN}")
+            raise PeLabError(
+                f"{counted(len(failures), 'run')} not finished, listed above: {RESUMES}"
+            )
         if left:
-            raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {AGAIN}")
+            raise PeLabError(f"{counted(left, 'run')} not done by the launcher: {RESUMES}")
 
     def _stage(self, sweep: Sweep, number: int, task: str, phase: str, until: float | None) -> None:
         work = self.request.work[number]
@@ -297,7 +304,7 @@ class Runner:
                 run
                 for base, rate in rates
                 if rate is not None
-                for run in self.phases.runs(phase, base, rate, work.seeds)
+                for run in self._runs(phase, base, rate, work.seeds)
             ]
             self._launch(sweep, stage, runs, until)
         # Its runs say which rate is chosen, and what others cost.
@@ -322,7 +329,7 @@ class Runner:
     ) -> None:
         # Seed by seed: stopped at any time, all entries have about equally many.
         runs.sort(key=lambda run: run.seed)
-        here = [run for run in runs if not self.known.is_shipped(run)]
+        here = [r for r in runs if stage.phase == AGAIN or not self.known.is_shipped(r)]
         jobs = [run.job(number) for number, run in enumerate(here, 1)]
         stage.jobs += jobs
         stage.shipped += len(runs) - len(here)

@@ -19,12 +19,14 @@ from pe_lab.config.compose import compose
 from pe_lab.config.overrides import replace_mappings
 from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.rng import generator
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.leaderboard.entries import BASELINE, equal_time, relative_cost, steps_of
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.leaderboard.scores import precedence
 from pe_lab.results.leaderboard.tuning import FAILED, Measured
 from pe_lab.results.suite import (
+    AGAIN,
     CAPACITY,
     EQUAL_PARAMETERS,
     EQUAL_TIME,
@@ -271,6 +273,8 @@ def _pair(error: float | None, loss: float | None) -> Measured:
     return FAILED[0] if error is None else error, FAILED[1] if loss is None else loss
 
 
+EVERY = 10
+"""Of this many cells, a task with an entry, one is run ``again``."""
 EQUAL = 0.01
 """The most by which numbers of parameters may differ to be equal."""
 NAMES = get_args(Phase)
@@ -286,7 +290,8 @@ class Phases:
         """Those of the entries that a phase has runs of: beyond ``DEFAULT`` the encodings of
         ``more_seeds_for``, and those that are not the suite's."""
         ours = {*self.suite.entries} - {*self.suite.protocol.more_seeds_for}
-        return [e for e in entries if phase in DEFAULT or self.suite.split(e)[0] not in ours]
+        every = phase in (*DEFAULT, AGAIN)
+        return [e for e in entries if every or self.suite.split(e)[0] not in ours]
 
     def tuned(self, base: Base) -> Iterator[SuiteRun]:
         """The tuning runs that an entry may have on a task."""
@@ -312,8 +317,10 @@ class Phases:
 
     def _kinds(self, phase: str, base: Base) -> Iterator[tuple[Base, str, int | None]]:
         """What is run on every seed of the score: of what, its name, and the steps if others."""
-        if phase == SCORE:
+        if phase == SCORE or (phase == AGAIN and self._is_drawn(base)):
             yield base, SCORE, None
+        elif phase == AGAIN:
+            return
         elif phase == "longer":
             for times in self.suite.protocol.longer:
                 yield base, f"steps_x{times}", times * base.steps
@@ -330,6 +337,10 @@ class Phases:
                 yield base, EQUAL_TIME, steps
         elif at := self._as_large(base):
             yield at, EQUAL_PARAMETERS, None
+
+    def _is_drawn(self, base: Base) -> bool:
+        """Whether a cell is one of those that are run again, whatever its result is."""
+        return generator(0, self.suite.version, base.task, base.entry).integers(EVERY) == 0
 
     def _as_large(self, base: Base) -> Base | None:
         baseline = self.composer.base(base.task, BASELINE)
