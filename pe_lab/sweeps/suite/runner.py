@@ -213,7 +213,7 @@ class Runner:
                     for base in self._bases(one, task, phase)
                     if (task, base.entry) not in tuned
                     and self.rate(base) is None
-                    and self.phases.runs(phase, base, any_rate)
+                    and self._runs(phase, base, any_rate, one.seeds)
                 }
         if not found:
             return ""
@@ -240,7 +240,7 @@ class Runner:
         refusals = self.composer.refusals.items()
         unknown = dict.fromkeys(row.task for row in rows if row.missing and not row.run_s)
         some = ", ".join(self.suite.protocol.more_seeds_for)
-        empty = dict.fromkeys(row.phase for row in rows if not row.runs)
+        empty = dict.fromkeys(row.phase for row in rows if not row.runs and row.phase != AGAIN)
         changed = [
             f"{counted(n, 'finished run')} made before the file of {names} changed: their numbers "
             "are those of that code, and count; runs_dir=ANOTHER begins with none"
