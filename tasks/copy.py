@@ -37,7 +37,7 @@ class Copy(Letters):  # type: ignore[misc]
 
     Source: after Duplicate String of Deletang 2023 (arXiv 2207.02098) and Ruoss 2023 (arXiv
     2305.16843). There the answer to s is s s, of two symbols. Training has 1 to 40 letters, the
-    test 41 to 500, and a special token stands in the place of each answer. unique and repeat: Huang
+    test 41 to 500, and a special token takes the place of each answer. unique and repeat: Huang
     2025 (arXiv 2410.02140), whose repeat copy is free with two symbols.
     """
 

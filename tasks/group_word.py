@@ -43,8 +43,8 @@ class GroupWord(Task):
       model is then wrong in at least a quarter of the words, those that begin with 21 21.
 
     Vocabulary: the elements, the identity first, _, <s> and <pad>. A shorter sequence is padded on
-    the right. Splits: long_x2, long_x4 and long_x8 have exactly so many times max_steps. Errors are
-    also broken down by the number of tokens read. Metric: share of wrong elements.
+    the right. Splits: long_x2, long_x4 and long_x8 have exactly 2, 4 and 8 times max_steps. Errors
+    are also broken down by the number of tokens read. Metric: share of wrong elements.
 
     Source: the word problem of Merrill 2024 (arXiv 2404.08819), as in Grazzi 2025 (arXiv
     2411.12537), appendix E.2. Z_5, neighbours and score=last are the cycle navigation of Deletang

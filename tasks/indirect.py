@@ -17,7 +17,7 @@ AROUND = 6  # tokens of a question but for its digits, the answer included
 
 @dataclass(frozen=True, kw_only=True)
 class Indirect(Task):
-    """Find a letter, go some places from there, and say the letter that stands there.
+    """Find a letter, go some places from there, and say the letter at that place.
 
     10 letters, max_shift 4, tokens over scored targets:
 

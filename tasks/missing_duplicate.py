@@ -19,7 +19,7 @@ class MissingDuplicate(Question):  # type: ignore[misc]
 
     A string of uniform letters a and b is followed by itself, and a uniform letter of the two is
     replaced by _. The length of both together is uniform over the even numbers from min_length to
-    max_length; an odd limit stands for the even one below. Vocabulary: a b _ = <pad>. A shorter
+    max_length; an odd limit counts as the even one below. Vocabulary: a b _ = <pad>. A shorter
     sequence is padded on the right. Splits: long_x2 and long_x4 have exactly twice and four times
     max_length. Errors are also broken down by the number of tokens read. Metric: share of wrong
     letters.

@@ -29,7 +29,7 @@ class Modular(Question):  # type: ignore[misc]
 
     Digits are uniform from 0 to m - 1, operators uniform over ``operators``. The length of an
     expression, in tokens, is uniform from min_length to max_length. Without brackets digits and
-    operators alternate, * before + and -. Lengths are odd: an even limit stands for the odd one
+    operators alternate, * before + and -. Lengths are odd: an even limit counts as the odd one
     below. With brackets an expression of at least 5 tokens is (left operator right), the length of
     left uniform. Shorter ones are d, -d, (d) and (-d), with the minus whatever the operators.
 

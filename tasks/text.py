@@ -31,8 +31,8 @@ class Text(Task):
     Vocabulary: the characters or bytes that occur in the file, ␣ for a space, escapes for what
     cannot be seen. Splits: long_x2, long_x4 and long_x8 are longer windows of the test part ("not
     repeated"). repeated_x2 .. repeated_x8 are windows of the training length, tiled up to the same
-    lengths ("repeated"): from the second tile on, copying from so far back is right. Metric: share
-    of wrong tokens.
+    lengths ("repeated"): from the second tile on, copying from one tile back is right. Metric:
+    share of wrong tokens.
 
     The file is never held in memory. Without one, the included sample is read (tasks/sample.py has
     its grammar).

@@ -182,11 +182,11 @@ def test_what_another_processor_changes_is_what_both_files_have() -> None:
     assert_has(
         said,
         f"{same['run_id'].n_unique()} of them ran twice on the same kind of processor",
-        f"all {len(same)} of their errors that have a threshold are equal to the last",
+        f"All {len(same)} of their errors that have a threshold are equal to the last",
     )
     both = both.filter(pl.col("processor").is_null())
     other = (pl.col("error") <= pl.col("limit")) != (pl.col("here") <= pl.col("limit"))
-    sides = f"{len(both.filter(other))} of their {len(both)} errors that have a threshold are on"
+    sides = f"Of their {len(both)} errors that have a threshold, {len(both.filter(other))} are on"
     assert_has(
         said,
         f"The other {both['run_id'].n_unique()} ran on a processor that was not recorded",

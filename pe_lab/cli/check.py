@@ -1,4 +1,4 @@
-"""``pe-lab check``: does an encoding, a task or a model keep the contract? Each point with numbers.
+"""``pe-lab check``: tests the contract of an encoding, a task or a model, with numbers.
 
     pe-lab check pe=cope                         each point: pass, fail or not claimed
     pe-lab check pe=cope pe.gates=values         with other keys

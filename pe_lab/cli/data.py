@@ -7,7 +7,7 @@
     pe-lab data task=copy task.max_letters=8 split=long_x2 to=long.jsonl
                                                   keys of the run, as in training
 
-The format is JSON Lines: a header that makes the file again, then a sequence a line with its
+The format is JSON Lines: a header that makes the file again, then one sequence per line with its
 tokens, targets and what is scored. Any task reads it back with task.files={in_domain: copy.jsonl},
 and a run with the same keys has the same numbers. A file of a measured split is refused as
 task.files.train. Existing files are never overwritten. --config-dir FOLDER adds your tasks.

@@ -1,9 +1,9 @@
-"""``pe-lab leaderboard``: the results of a suite that are shipped, and yours among them.
+"""``pe-lab leaderboard``: the shipped results of a suite, and yours among them.
 
-    pe-lab leaderboard                                 which encoding when: what works on each task
+    pe-lab leaderboard                                 which encodings work on each task
     pe-lab leaderboard view=families                   success rate by family of tasks, of the ten
                                                        with the most runs; all=true; pe=cope,mine
-    pe-lab leaderboard family=recall                   the tasks of a family, several by commas
+    pe-lab leaderboard family=recall                   the tasks of a family, or of several
     pe-lab leaderboard task=flipflop                   a column for each split; split=long_x4: these
     pe-lab leaderboard details=true                    also failures, tests, other phases, plans,
                                                        machines and revisions

@@ -1,7 +1,7 @@
 """``pe-lab plan``: preregistered claims about a suite, and what the runs say of them.
 
     pe-lab plan                                  the claims behind the shipped results
-    pe-lab plan claim=cope-flipflop-74d8         each test of one claim (several by commas)
+    pe-lab plan claim=cope-flipflop-74d8         each test of a claim (comma-separated)
     pe-lab plan file=runs/claims.yaml            your claims: supported, not supported or not enough
                                                  runs
     pe-lab plan file=.. preregister=true         adds time, revision and digest to your new claims,

@@ -1,6 +1,6 @@
 """``pe-lab results``: tables of the runs of a folder.
 
-    pe-lab results task=flipflop pe=cope,rope          filters: any key of a run, values by commas
+    pe-lab results task=flipflop pe=cope,rope          filters: any key; commas separate values
     pe-lab results where="ood<0.05 and steps>=1000"    a condition: = != < <= > >= in and or not ( )
     pe-lab results by=pe,model.d_model                 one row for each combination of these
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending; else
@@ -9,9 +9,9 @@
     pe-lab results metric=loss spread=sd               the metric; spread: rates (of seeds that
                                                        generalise, median, mean and sd), or mean
                                                        and sd alone
-    pe-lab results threshold=0.1                       up to this error, a share, a run counts as
-                                                       generalised; else as suite v1 has it, 0.05
-                                                       of other splits
+    pe-lab results threshold=0.1                       up to this error (a share) a run counts as
+                                                       generalised; default: as in suite v1, 0.05
+                                                       for other splits
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs
     pe-lab results to=runs.parquet                     write the selected runs to a file of runs

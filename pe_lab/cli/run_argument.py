@@ -66,7 +66,7 @@ def finished_runs(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     paths = matching_runs(text, runs_dir)
     if not paths:
         raise UsageError(
-            "eval needs a finished run: give run=FOLDER, several by commas, or a part of their "
+            "eval needs a finished run: give run=FOLDER, comma-separated, or a part of their "
             f"names below runs_dir; {_list_command(runs_dir)} lists them"
         )
     if len(paths) == 1:

@@ -1,4 +1,4 @@
-"""``pe-lab submit``: a submission to the leaderboard, one file; and its check.
+"""``pe-lab submit``: makes or checks a submission to the leaderboard, one file.
 
     pe-lab submit pe=mine to=mine.zip --config-dir mine    all runs of an entry in suite v1
     pe-lab submit pe=mine to=mine.zip suite=v2 runs_dir=elsewhere

@@ -1,24 +1,24 @@
-"""``pe-lab suite``: a fixed list of tasks over all encodings: tuned alike, then scored.
+"""``pe-lab suite``: tunes and scores all encodings alike on a fixed list of tasks.
 
     pe-lab suite v1 dry=true                     what is missing, and what it costs
-    pe-lab suite v1                              does it, the cheapest task first
+    pe-lab suite v1                              runs it, the cheapest task first
     pe-lab suite v1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
     pe-lab suite v2 part=1 columns=conv          one part of the work, one column
-    pe-lab suite v1 budget=2h                    begins no run after two hours
-    pe-lab suite v1 --config-dir mine pe=mine    your encoding, tuned and scored as the others
+    pe-lab suite v1 budget=2h                    starts no run after two hours
+    pe-lab suite v1 --config-dir mine pe=mine    your encoding, like all others
     pe-lab suite v1 model=outside model.factory=mine:decoder    your model (docs/extending.md)
     pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
     pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
     pe-lab suite v1 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
     pe-lab suite v1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
-Of each task and entry every rate of the suite is trained on the tuning seeds (tuning). The rate
-with the lowest in-domain error is trained on seeds 0 to 7 (score). Phases on request: more_seeds
-(up to seed 19), longer (2 and 4 times the steps), capacity (trained on what a split measures),
-equal_time (as long as rope), equal_parameters (as large as with rope) and again (a tenth of the
-shipped cells a second time, in a runs_dir of their own). As many runs are trained at once as there
-are cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are kept: the same
-command does what is missing. docs/suite.md has the protocol.
+For each task and entry, learning rates are trained on the tuning seeds (tuning). The one with the
+lowest in-domain error is trained on fresh seeds (score). Phases on request: more_seeds (up to seed
+19), longer (more steps), capacity (trained on what a split measures), equal_time (as long as rope),
+equal_parameters (as large as with rope) and again (a tenth of the shipped cells a second time, in a
+runs_dir of their own). As many runs are trained at once as there are cores (hydra/launcher=basic:
+one; slurm: docs/clusters.md). Finished runs are kept: the same command does what is missing.
+docs/suite.md has the protocol.
 """
 
 import re

@@ -2,7 +2,7 @@
 
     pe-lab verify                                all of runs/
     pe-lab verify FOLDER                         run=FOLDER: a folder of a run or of several
-    pe-lab verify run=FOLDER,FOLDER              several by commas, or a part of a name
+    pe-lab verify run=FOLDER,FOLDER              several (comma-separated), or a part of a name
     pe-lab verify task=flipflop where=".."       filters as in pe-lab results
     pe-lab verify set_aside=true                 rename the folders of damaged runs, as force=true
                                                  does: the same commands then make them again

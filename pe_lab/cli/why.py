@@ -10,8 +10,8 @@
     pe-lab why run=.. out=FILE.parquet        every number, as pe-lab leaderboard reads it; suite=v1
     pe-lab why --config-dir FOLDER run=..     runs of your own encoding
 
-Each run takes some seconds, once: why.jsonl in its folder keeps the numbers, so that a stopped
-command goes on where it was. force=true measures again. docs/why.md has the interventions, their
+Each run takes some seconds, once: why.jsonl in its folder keeps the numbers, so a stopped command
+continues where it was. force=true measures again. docs/why.md has the interventions, their
 controls and the rule of the verdict.
 """
 

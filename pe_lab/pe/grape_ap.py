@@ -10,7 +10,7 @@ from pe_lab.pe.functional import alibi_slopes, rotate_halves, widened
 
 
 class GRAPEAP(PositionalEncoding):
-    """Decay by gates of the tokens between, each of which is computed for the query that looks.
+    """Decay by gates of the tokens between query and key, each computed for that query.
 
         logits[h, i, j] = q_i . k_j / sqrt(D) + psi[h, i, j+1] + .. + psi[h, i, i]
         psi[h, i, t] = slopes[h] log sigmoid(p[h, i] . R_t n[h, t] / width)

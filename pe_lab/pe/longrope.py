@@ -10,7 +10,7 @@ from pe_lab.pe.rope import Fraction, LogN, Pairing, Scale, StretchedRoPE
 
 
 class LongRoPE(StretchedRoPE):
-    """RoPE with a divisor of each pair's frequency, other ones beyond the trained length.
+    """RoPE with a divisor for each pair's frequency, another one beyond the trained length.
 
         frequencies[m] = base^(-2m/D) / short[m]      sequences up to the trained length
                          base^(-2m/D) / long[m]       longer ones
