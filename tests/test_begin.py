@@ -61,6 +61,35 @@ def test_the_first_step_is_from_the_weights_of_the_other_run(
     assert load(child).plan.origin is not None
 
 
+def test_the_same_command_names_the_same_run_when_its_own_run_has_that_name(
+    rope: Path, here: Here, tmp_path: Path
+) -> None:
+    words = tiny("pe=rope", *SHORT, "train.from=flipflop/rope/seed0", "task.length=20")
+    succeeded(here(*words))
+    assert "is finished already" in succeeded(here(*words)).out
+    (child,) = {path.parent for path in tmp_path.glob("runs/*/rope/*/summary.json")} - {rope}
+    (child / "summary.json").unlink()
+    succeeded(here(*words))
+    assert summary_of(child)["lineage"][0]["run"].partition("@")[0] == f"flipflop/rope/{rope.name}"
+    succeeded(here(*tiny("pe=rope", *SHORT, "seed=10")))
+    succeeded(here(*tiny("pe=rope", *SHORT, "seed=1")))
+    succeeded(here(*tiny("pe=none", *SHORT, "train.from=rope/seed1")))
+    succeeded(here(*tiny("pe=rope", *SHORT, "task.length=12")))
+    assert_refused(here(*words), "flipflop/rope/seed0 fits 2 runs", "give one that is finished")
+
+
+def test_two_tensors_do_not_become_one(rope: Path, here: Here) -> None:
+    tied = tiny("pe=none", *SHORT, "train.from=flipflop/rope", "model.tied_embeddings=true")
+    assert_refused(
+        here(*tied), "are two tensors there and one here", "model.tied_embeddings=False there"
+    )
+    succeeded(here(*tiny("pe=kerple", "pe.share_layers=false", "model.n_layers=2", *SHORT)))
+    both = ["train.from=flipflop/kerple", "pe.share_layers=true", "model.n_layers=2"]
+    assert_refused(here(*tiny("pe=kerple", *SHORT, *both)), "two tensors there and one here")
+    heads = tiny("pe=none", *SHORT, "train.from=flipflop/rope", "model.activation=gelu")
+    assert "activation=relu there, gelu here" in " ".join(succeeded(here(*heads)).out.split())
+
+
 def summary_of(folder: Path) -> dict[str, object]:
     return json.loads((folder / "summary.json").read_text())
 
@@ -114,11 +143,9 @@ def test_parameters_of_another_encoding_are_new(here: Here, tmp_path: Path) -> N
     same = here(*tiny("pe=learned", "pe.max_len=64", "train.from=flipflop/learned", *SHORT))
     assert_has(succeeded(same).out, "begins with 17 of 17 tensors")
     longer = tiny("pe=learned", "pe.max_len=80", "train.from=flipflop/learned/seed0-*", *SHORT)
-    assert_refused(here(*longer), "fits 2 runs below runs_dir=runs")
-    first = next(p.parent for p in tmp_path.glob("runs/*/*/*/summary.json"))
-    found = succeeded(here(*longer[:-4], *SHORT, f"train.from={first}")).out
+    found = succeeded(here(*longer)).out
     assert_has(found, "begins with 16 of 17 tensors", "new and as initialised: ")
-    other = tiny("pe=fire", f"train.from={first}", *SHORT)
+    other = tiny("pe=fire", "train.from=flipflop/learned/seed0", *SHORT)
     assert_has(succeeded(here(*other)).out, "begins with 16 of", "new and as initialised: ")
 
 

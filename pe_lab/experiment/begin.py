@@ -47,6 +47,7 @@ def begin(model: Model, plan: Plan) -> list[dict[str, str]]:
     model.load_state_dict(kept, strict=False)
     name = str(plan.config.train.from_run)
     line = f"begins with {len(kept)} of {len(kept) + len(new)} tensors of {name.partition('@')[0]}"
+    line += _differing(source.summary["config"], plain(plan.resolved))
     if new:
         more = f" and {len(new) - SHOWN} more" if len(new) > SHOWN else ""
         line += f"; new and as initialised: {', '.join(new[:SHOWN])}{more}"
@@ -74,6 +75,22 @@ def _kept(model: Model, source: LoadedRun, plan: Plan) -> dict[str, Tensor]:
             )
         else:
             kept[name] = tensor
+    return _unshared(kept, ours, source, plan)
+
+
+def _unshared(
+    kept: dict[str, Tensor], ours: dict[str, Tensor], source: LoadedRun, plan: Plan
+) -> dict[str, Tensor]:
+    """``kept``, if no two different tensors of that run are one here."""
+    places: dict[int, str] = {}
+    for name, tensor in kept.items():
+        first = places.setdefault(ours[name].data_ptr(), name) if tensor.numel() else name
+        if not torch.equal(kept[first], tensor):
+            raise UsageError(
+                f"train.from={plan.origin}: {first} and {name} are two tensors there and one here"
+                f"{_differing(source.summary['config'], plain(plan.resolved))}: "
+                "give the same model, and the same keys of its encoding"
+            )
     return kept
 
 

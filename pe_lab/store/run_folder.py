@@ -294,7 +294,9 @@ def misplaced_folders(runs_dir: Path) -> list[RunFolder]:
 
 def runs_called(name: str, runs_dir: Path) -> list[Path]:
     """The runs below ``runs_dir`` whose path or id contains ``name``, which may have the wildcards
-    * and ?."""
+    * and ?. A seed at its end is whole: ``seed1`` is not in ``seed10``."""
+    if re.search(r"seed\d+$", name):
+        name = f"{name}-"
     # The name of runs_dir itself, part of every path, does not count.
     return [
         folder.path
