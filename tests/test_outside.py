@@ -70,10 +70,24 @@ class Idle(Means):
         super().__init__(*args)
         self.idle = nn.Parameter(torch.ones(2))
 
+class Frozen(Means):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.requires_grad_(False)
+
+class Uncached(Means):
+    def empty_cache(self):
+        return {}
+
+def seeded(vocab_size):
+    torch.manual_seed(0)
+    return Means(vocab_size, 8, 0.0)
+
 def _made(kind):
     return lambda vocab_size, width=8, p=0.0: kind(vocab_size, width, p)
 
 means, ahead, batch, cached, stale, idle = map(_made, (Means, Ahead, Batch, Cached, Stale, Idle))
+frozen, uncached = map(_made, (Frozen, Uncached))
 sized = lambda vocab_size, train_len, max_len: Means(vocab_size, 8, 0.0, (train_len, max_len))
 embeds = lambda vocab_size: nn.Embedding(vocab_size, vocab_size + 1)
 double = lambda vocab_size: Means(vocab_size, 8, 0.0).double()
@@ -89,6 +103,7 @@ class Table(nn.Module):
     def forward(self, tokens):
         return self.x(tokens) + self.t(torch.arange(tokens.shape[1]))
 rope = Means
+sized_table = lambda vocab_size, max_len: Table(vocab_size, max_len)
 """
 TINY = {
     **dict.fromkeys(("task.length", "train.batch_size", "eval.quick_sequences"), "16"),
@@ -179,6 +194,8 @@ def test_a_run_loads_by_the_yaml_that_names_its_factory(here: Here, mine: Path) 
         "label: averages\narguments: {}\n"
     )
     succeeded(here("eval", "--config-dir", "mine", f"run={folder}", "lengths=32"))
+    swapped = here("eval", "--config-dir", "mine", f"run={folder}", "pe=rope", "lengths=32")
+    assert_refused(swapped, "pe=rope has no effect on a model from outside", "set pe=none")
     run = load(folder)
     split = Evaluator(run.plan, run.model, {"in_domain": run.sequences("in_domain")[0]})
     measured = split.answers("in_domain").measured()
@@ -202,6 +219,15 @@ def test_of_imported_names_only_classes_made_for_pe_lab_are_used(name: str) -> N
 
 class Mine(NoPE):
     """Imported already, as in a notebook."""
+
+
+def test_more_tokens_than_a_module_takes_are_one_sentence(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = built("sized_table", mine, monkeypatch).eval()
+    assert model(torch.zeros(1, 64, dtype=torch.long), torch.arange(64)[None]).shape[1] == 64
+    with pytest.raises(UsageError, match="made for 64 tokens and fails on 65"):
+        model(torch.zeros(1, 65, dtype=torch.long), torch.arange(65)[None])
 
 
 def test_decoding_without_a_cache_computes_all_again(
@@ -231,6 +257,9 @@ def test_decoding_without_a_cache_computes_all_again(
         (("double",), "with torch.float64: give all its parameters the type torch.float32"),
         (("empty",), "with no parameters"),
         (("number",), "returns a int: return a torch.nn.Module"),
+        (("means", "model.arguments.vocab_size=3"), "model.arguments.vocab_size=3 is not allowed"),
+        (("frozen",), "no parameter of its module has a gradient"),
+        (("uncached",), "has empty_cache() and cannot be called as module(tokens, cache=..)"),
         (("fails",), "ZeroDivisionError: division by zero; correct it there"),
         (("Table",), "IndexError: index out of range in self, with tokens of shape (1, 63)"),
     ],
@@ -263,6 +292,7 @@ def checked(factory: str, mine: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
         ("batch", "each sequence by itself", "cached equals uncached"),
         ("stale", "cached equals uncached", ""),
         ("idle", "gradient to every parameter", "cached equals uncached"),
+        ("seeded", "state_dict round trip", "cached equals uncached"),
     ],
 )
 def test_check_finds_each_fault(

@@ -332,7 +332,7 @@ def test_a_run_with_ids_to_the_end(here: Here, tmp_path: Path, source: str) -> N
     if source != "coupled":
         assert outcome.status == 0, outcome.err
     else:
-        assert_refused(outcome, "knows the ids of a task's sequences only")
+        assert_refused(outcome, "positions=coupled, which only the task's own sequences have")
 
 
 def test_floats_record_their_scale_and_are_generated_from_as_read_in_full(

@@ -72,6 +72,7 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.core.rng import torch_seed
     from pe_lab.core.task import Batch
     from pe_lab.experiment.load_run import load
+    from pe_lab.pe.positions import ByLength
     from pe_lab.training import measure as decoding
     from pe_lab.training.measure import fixed_positions
 
@@ -83,12 +84,17 @@ def show(words: Sequence[str]) -> None:
             f"top_k={top_k} is more than the {len(task.vocab)} tokens of the vocabulary: give 1 to "
             f"{len(task.vocab)}, or leave it out"
         )
+    source = run.plan.positions
+    if not (isinstance(source, ByLength) or source.from_tokens):
+        raise UsageError(
+            f"{path} was trained with positions={run.plan.config.names['positions']}, which only "
+            "the task's own sequences have: give a run with other positions"
+        )
     tokens = _possible(run, len(prompt_tokens), options.tokens)
     try:
         run.model.empty_cache()
     except ValueError as error:
         raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
-    source = run.plan.positions
     row = np.array([prompt_tokens + [0] * (tokens - 1)])
     unscored = Batch(row, row, np.zeros(row.shape, dtype=bool))
     positions = fixed_positions(source, "generate", unscored)

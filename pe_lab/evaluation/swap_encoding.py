@@ -24,7 +24,7 @@ from pe_lab.evaluation.record import TRAINED
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.training.encodings import build_encodings, refused, refused_positions
+from pe_lab.training.encodings import build_encodings, refuse_encoding, refused, refused_positions
 from pe_lab.training.plan import Plan
 
 _OPEN, _CLOSE = "[{(", "]})"
@@ -176,6 +176,7 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
         UsageError: the model refuses the encoding, or the encoding these sizes.
     """
     name, pe = plan.config.names["pe"], plan.config.pe
+    refuse_encoding(plan.model_config, pe, name)
     # Built here: a model without use for an encoding does not hold it.
     try:
         encodings = build_encodings(pe, plan.dims, plan.model_config.without())

@@ -51,7 +51,11 @@ class OutsideConfig(ModelConfig):
                 f"model.factory={self.factory or 'null'} names no function: give "
                 "model.factory=package.module:function, which makes the model"
             )
-
+        if given := [size for size in SIZES if size in self.arguments]:
+            raise UsageError(
+                f"model.arguments.{given[0]}={self.arguments[given[0]]} is not allowed, the task "
+                "decides it: leave it out"
+            )
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}", self.entry()):
             raise UsageError(
                 f"model.label={self.entry()} is not allowed, it also names folders: give at most "
@@ -89,7 +93,7 @@ class OutsideConfig(ModelConfig):
                 f"{self.word} returns a module with {found}: give all its parameters the type "
                 f"{torch.get_default_dtype()}"
             )
-        model = Outside(module, encodings[0])
+        model = Outside(module, encodings[0], vocabulary.max_len)
         self._check(model, vocabulary)
         return model
 
@@ -121,7 +125,7 @@ class OutsideConfig(ModelConfig):
         model.eval()
         for shape in ((2, vocabulary.train_len), (1, vocabulary.max_len)):
             try:
-                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                with torch.enable_grad(), torch.random.fork_rng(devices=[]):
                     found = model(torch.zeros(shape, dtype=torch.long), pos)
             except UsageError:
                 raise
@@ -129,22 +133,44 @@ class OutsideConfig(ModelConfig):
                 raise UsageError(
                     f"{failure(self.word, error)}, with tokens of shape {shape}; correct it there"
                 ) from None
+            if model.caches:
+                self._check_cache(model)
             expected = (*shape, vocabulary.size)
             if tuple(found.shape) != expected or not found.is_floating_point():
                 raise UsageError(
                     f"{self.word}: its module returns {tuple(found.shape)} {found.dtype} for "
                     f"tokens {shape}: return logits {expected}, tokens x vocabulary"
                 )
+            if not found.requires_grad:
+                raise UsageError(
+                    f"{self.word}: no parameter of its module has a gradient: do not freeze all of "
+                    "them, nor detach the logits"
+                )
         model.train()
+
+    def _check_cache(self, model: "Outside") -> None:
+        """Refuse a module that makes a cache and cannot be called with it."""
+        try:
+            inspect.signature(model.module.forward).bind(None, cache=None)
+        except TypeError as error:
+            raise UsageError(
+                f"{self.word}: its module has empty_cache() and cannot be called as module(tokens, "
+                f"cache=..) ({error}): add cache to forward, or leave empty_cache() out"
+            ) from None
 
 
 class Outside(Model):
-    """The module. Its logits stand in for hidden states."""
+    """The module. Its logits stand in for hidden states.
 
-    def __init__(self, module: nn.Module, encoding: PositionalEncoding) -> None:
+    Args:
+        max_len: the most tokens that its factory was told of.
+    """
+
+    def __init__(self, module: nn.Module, encoding: PositionalEncoding, max_len: int) -> None:
         super().__init__()
         self.module = module
         self.encoding = encoding
+        self.max_len = max_len
 
     @property
     def encodings(self) -> list[PositionalEncoding]:
@@ -181,7 +207,15 @@ class Outside(Model):
         with torch.random.fork_rng(cuda) if seeded else nullcontext():
             if seeded:
                 torch.manual_seed(key)
-            logits_BTV = _logits(self.module(tokens_BT))[:, -t:]
+            try:
+                logits_BTV = _logits(self.module(tokens_BT))[:, -t:]
+            except Exception as error:
+                if tokens_BT.shape[1] <= self.max_len:
+                    raise
+                raise UsageError(
+                    f"model.factory: its module was made for {self.max_len} tokens and fails on "
+                    f"{tokens_BT.shape[1]} ({error}): give shorter sequences"
+                ) from None
         return logits_BTV if scored is None else scored.pick(logits_BTV)
 
 

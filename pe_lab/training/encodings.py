@@ -8,6 +8,7 @@ from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
 from pe_lab.config.check import encoding_section, repository_of
 from pe_lab.models.base import ModelConfig
+from pe_lab.models.outside import OWN_POSITIONS
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.combined import Combined
 from pe_lab.pe.none import NoPE
@@ -70,6 +71,16 @@ def _fits_one_layer(section: dict[str, Any], dims: Dims) -> bool:
     except UsageError:
         return False
     return True
+
+
+def refuse_encoding(model_config: ModelConfig, section: dict[str, Any], name: str) -> None:
+    """Refuse an encoding for a model from outside, before it is made.
+
+    Raises:
+        UsageError: the model has positions of its own, and ``section`` is an encoding's.
+    """
+    if model_config.entry() and section.get("_target_") != f"{NoPE.__module__}.NoPE":
+        raise UsageError(f"pe={name} {OWN_POSITIONS}")
 
 
 def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | None:

@@ -16,11 +16,9 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import torch_seed
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import Model, ModelConfig, Vocabulary
-from pe_lab.models.outside import OWN_POSITIONS
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
-from pe_lab.training.encodings import build_encodings, refused, refused_positions
+from pe_lab.training.encodings import build_encodings, refuse_encoding, refused, refused_positions
 from pe_lab.training.kernels import accelerate, check_backend
 from pe_lab.training.memory import check_sizes, sequences_of
 from pe_lab.training.origin import with_origin
@@ -107,8 +105,7 @@ def plan(config: Config) -> Plan:
     train_len = task.split(TRAIN).n_tokens
     dims = model_config.dims(len(task.vocab), train_len, max(limits.values()))
     check_sizes(config, task, model_config, dims, needed)
-    if model_config.entry() and config.pe.get("_target_") != f"{NoPE.__module__}.NoPE":
-        raise UsageError(f"pe={config.names.get('pe', '')} {OWN_POSITIONS}")
+    refuse_encoding(model_config, config.pe, config.names.get("pe", ""))
     encodings = build_encodings(config.pe, dims, model_config.without())
     _check_left_alone(config, dims, model_config.without())
     for encoding in encodings:

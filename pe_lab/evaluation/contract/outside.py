@@ -4,9 +4,10 @@ It may compute in float32 inside, so equal states differ by rounding of that siz
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.evaluation.contract.base import (
+    NONE,
     NotClaimedError,
     Section,
     change_after,
@@ -17,8 +18,18 @@ from pe_lab.evaluation.contract.base import (
     restored,
     sequential,
 )
-from pe_lab.evaluation.contract.models import LENGTH, SEPARATOR, model_of, tokens
+from pe_lab.evaluation.contract.models import (
+    LENGTH,
+    MAX_LEN,
+    SEPARATOR,
+    VOCAB,
+    config,
+    model_of,
+    tokens,
+)
+from pe_lab.models.base import Vocabulary
 from pe_lab.models.outside import Outside
+from pe_lab.training.encodings import build_encodings
 
 ROUNDING = 1e-4
 """Of float32, relative to the largest logit; logits that change differ by more."""
@@ -31,6 +42,15 @@ def _built(section: Section) -> tuple[Outside, Tensor, Tensor, float]:
     logits = model.eval()(seen, sequential(LENGTH)).detach()
     hold(bool(logits.isfinite().all()), "logits are not finite")
     return model, seen, logits, ROUNDING * max(1.0, largest(logits))
+
+
+def _initial(section: Section, seed: int) -> Tensor:
+    """The weights that the factory draws with this seed."""
+    cfg = config(section)
+    encodings = build_encodings(NONE, cfg.dims(VOCAB, LENGTH, MAX_LEN))
+    torch.manual_seed(seed)
+    model = cfg.build(Vocabulary(VOCAB, SEPARATOR, LENGTH, MAX_LEN), encodings)
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 @torch.no_grad()
@@ -86,8 +106,10 @@ def same_again(section: Section) -> str:
 
 
 def round_trip(section: Section) -> str:
-    """A module with another's ``state_dict`` computes the same."""
+    """A module of another seed has other weights, and with the first one's it computes the same."""
     one, other = (model_of(section, seed=seed).eval() for seed in (0, 5))
+    equal = torch.equal(_initial(section, 0), _initial(section, 5))
+    hold(not equal, "two seeds give equal weights: the factory must not seed torch itself")
     return restored(one, other, tokens(), sequential(LENGTH))
 
 
