@@ -72,7 +72,6 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.core.rng import torch_seed
     from pe_lab.core.task import Batch
     from pe_lab.experiment.load_run import load
-    from pe_lab.pe.positions import ByLength
     from pe_lab.training import measure as decoding
     from pe_lab.training.measure import fixed_positions
 
@@ -84,17 +83,12 @@ def show(words: Sequence[str]) -> None:
             f"top_k={top_k} is more than the {len(task.vocab)} tokens of the vocabulary: give 1 to "
             f"{len(task.vocab)}, or leave it out"
         )
-    source = run.plan.positions
-    if not (isinstance(source, ByLength) or source.from_tokens):
-        raise UsageError(
-            f"{path} was trained with positions={run.plan.config.names['positions']}, which only "
-            "the task's own sequences have: give a run with other positions"
-        )
     tokens = _possible(run, len(prompt_tokens), options.tokens)
     try:
         run.model.empty_cache()
     except ValueError as error:
         raise UsageError(f"{path} cannot write token by token: {error}; give another run") from None
+    source = run.plan.positions
     row = np.array([prompt_tokens + [0] * (tokens - 1)])
     unscored = Batch(row, row, np.zeros(row.shape, dtype=bool))
     positions = fixed_positions(source, "generate", unscored)
@@ -136,17 +130,25 @@ def _possible(run: "LoadedRun", read: int, tokens: int) -> int:
     """The number of tokens, at most ``tokens``, that the encoding has positions for.
 
     Raises:
-        UsageError: no position is left after the prompt, or memory does not suffice.
+        UsageError: its positions are those of a task's sequences, none is left after the prompt,
+            or memory does not suffice.
     """
+    from pe_lab.pe.positions import ByLength
     from pe_lab.training.memory import min_bytes, refuse_beyond
 
+    source = run.plan.positions
+    if not (isinstance(source, ByLength) or source.from_tokens):
+        raise UsageError(
+            f"{run.path} was trained with positions={run.plan.config.names['positions']}, which "
+            "only the task's own sequences have: give a run with other positions"
+        )
     reach = min((e.max_len for e in run.model.encodings if e.max_len is not None), default=None)
 
     def missing(n: int) -> str:
         """Why n tokens have no positions; empty where they have."""
         try:
             # The last token is generated and not read.
-            last = run.plan.positions.limit(read + n - 1, training=False)
+            last = source.limit(read + n - 1, training=False)
         except ValueError as error:
             return str(error)
         if reach is None or last <= reach:
