@@ -317,10 +317,9 @@ class Phases:
 
     def _kinds(self, phase: str, base: Base) -> Iterator[tuple[Base, str, int | None]]:
         """What is run on every seed of the score: of what, its name, and the steps if others."""
-        if phase == SCORE or (phase == AGAIN and self._is_drawn(base)):
-            yield base, SCORE, None
-        elif phase == AGAIN:
-            return
+        if phase in (SCORE, AGAIN):
+            if phase == SCORE or self._is_drawn(base):
+                yield base, SCORE, None
         elif phase == "longer":
             for times in self.suite.protocol.longer:
                 yield base, f"steps_x{times}", times * base.steps
