@@ -234,6 +234,13 @@ def test_half_precision_and_copies(tmp_path: Path) -> None:
         assert (rounded - expected).norm() < 0.05 * expected.norm()
 
 
+@pytest.mark.parametrize("family", hf.FAMILIES)
+@torch.no_grad()
+def test_half_precision_in_every_family(family: str) -> None:
+    model = encoded("alibi", family).bfloat16()
+    assert whole(model, tokens()).dtype == torch.bfloat16
+
+
 def test_gradients_reach_the_encoding() -> None:
     for pe in ("path", "tape", "learned", "t5"):
         found = []

@@ -241,7 +241,8 @@ class Nothing(nn.Module):
 
     def forward(self, x: Tensor, position_ids: Tensor | None = None, *_: Any, **__: Any) -> Any:
         if self.added:
-            return torch.zeros(*x.shape, 1, device=x.device)
+            # Of whole numbers, so that the sum keeps the type of the embeddings.
+            return torch.zeros(*x.shape, 1, dtype=torch.long, device=x.device)
         assert position_ids is not None
         one = torch.ones(*position_ids.shape, 1, dtype=x.dtype, device=x.device)
         return one, torch.zeros_like(one)
