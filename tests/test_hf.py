@@ -163,7 +163,7 @@ def test_rope_is_theirs_and_none_is_without_position() -> None:
     close(whole(with_table, tokens()), whole(theirs, tokens()))
 
 
-@pytest.mark.parametrize("pe", ["path", "cope", "conv", "dape", "t5"])
+@pytest.mark.parametrize("pe", ["path", "cope", "conv", "dape", "t5", "learned", "deberta"])
 @torch.no_grad()
 def test_padding_is_not_seen(pe: str) -> None:
     model, ids = encoded(pe), tokens()
@@ -172,9 +172,12 @@ def test_padding_is_not_seen(pe: str) -> None:
     before[1], mask = ids[1], torch.ones(2, LENGTH, dtype=torch.long)
     mask[0, :3] = 0
     pos = (mask.cumsum(1) - 1).clamp(min=0)
-    found = whole(model, before, attention_mask=mask, position_ids=pos)
-    close(found[0, 3:], expected[0, :-3])
-    close(found[1], expected[1])
+    for keys in ({"position_ids": pos}, {}):
+        found = whole(model, before, attention_mask=mask, **keys)
+        close(found[0, 3:], expected[0, :-3])
+        close(found[1], expected[1])
+    cache = model(before[:, :9], attention_mask=mask[:, :9], use_cache=True).cache
+    close(model(before[:, 9:], attention_mask=mask, cache=cache).logits, found[:, 9:])
     out = model.generate(before, attention_mask=mask, max_new_tokens=4, do_sample=False)
     alone = model.generate(ids[:1, :-3], max_new_tokens=4, do_sample=False)
     assert out[0, LENGTH:].tolist() == alone[0, -4:].tolist()
@@ -239,6 +242,17 @@ def test_half_precision_and_copies(tmp_path: Path) -> None:
 def test_half_precision_in_every_family(family: str) -> None:
     model = encoded("alibi", family).bfloat16()
     assert whole(model, tokens()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@torch.no_grad()
+def test_another_table_of_tokens_keeps_the_encoding(family: str) -> None:
+    model, ids = encoded("learned", family), tokens()
+    expected = whole(model, ids)
+    table = torch.nn.Embedding.from_pretrained(model.get_input_embeddings().weight.clone())
+    model.set_input_embeddings(table)
+    close(whole(model, ids), expected)
+    assert torch.equal(table(ids), table.weight[ids])
 
 
 def test_gradients_reach_the_encoding() -> None:
@@ -322,8 +336,16 @@ def test_refused_when_it_is_used() -> None:
         model(ids, attention_mask=torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool))
     with pytest.raises(UsageError, match="padding within a sequence"):
         model(ids, attention_mask=torch.tensor([[1] * 5 + [0] + [1] * 8] * 2))
-    with pytest.raises(UsageError, match="positions that jump"):
-        model(ids, position_ids=torch.arange(7).repeat(2)[None], use_cache=False)
+    for keys in ({"use_cache": False}, {}, {"attention_mask": torch.ones_like(ids)}):
+        with pytest.raises(UsageError, match="jump from 6 to 0, and packed sequences"):
+            model(ids, position_ids=torch.arange(7).repeat(2)[None], **keys)
+    later = model(ids, position_ids=torch.arange(3, 3 + LENGTH)[None], use_cache=True)
+    with pytest.raises(UsageError, match="jump from 16 to 14"):
+        model(ids[:, :1], cache=later.cache)
+    with pytest.raises(UsageError, match="has 1 numbers for 15 tokens"):
+        model(ids[:, :1], attention_mask=torch.ones(2, 1), cache=model(ids, use_cache=True).cache)
+    with pytest.raises(UsageError, match="cu_seq_lens_q is given"):
+        model(ids[:1], cu_seq_lens_q=torch.tensor([0, 7, LENGTH]))
     with pytest.raises(UsageError, match="cache of StaticLayer"):
         model.generate(ids[:1, :4], max_new_tokens=2, cache_implementation="static")
     model.set_attn_implementation("sdpa")

@@ -101,8 +101,6 @@ def _install(model: Any, encodings: list[PositionalEncoding]) -> None:
             made.to(device)
         # In tuples, so that they are no further submodules.
         layer.pe_lab = layer.mlp.pe_lab = (made,)
-        if i == 0:
-            base.get_input_embeddings().pe_lab = (made,)
         if new:
             attention.register_forward_pre_hook(bridge.enter_attention, with_kwargs=True)
             if "block_input" in encoding.hooks():
@@ -112,7 +110,6 @@ def _install(model: Any, encodings: list[PositionalEncoding]) -> None:
     if new:
         base.register_forward_pre_hook(bridge.begin, with_kwargs=True)
         base.register_forward_hook(bridge.ended)
-        base.get_input_embeddings().register_forward_hook(bridge.embed)
         table = hasattr(base, "wpe")
         setattr(base, "wpe" if table else "rotary_emb", bridge.Nothing(added=table))
         config._attn_implementation = NAME

@@ -26,6 +26,11 @@ from pe_lab.training.kernels import accelerate
 NAME = "pe_lab"
 """Of the attention function, of the key of config.json, and of what a layer of attention gets."""
 
+PACKED = (
+    "packed sequences are not supported: give one sequence in each row, whose positions go up by "
+    "one"
+)
+
 
 @dataclass
 class Call:
@@ -213,8 +218,8 @@ def padding_of(
         causal = [causal_mask(q_length, kv_length, mask.device, window) for window in windows]
         if not any(bool((mask == one).all()) for one in causal):
             raise UsageError(
-                "a mask that is not causal, or positions that jump as in packed sequences, are not "
-                "supported: give one sequence in each row, without position_ids"
+                "a mask that is not causal is not supported: choose a model whose tokens see no "
+                "later ones"
             )
     return left_padding(prepare_padding_mask(attention_mask, kv_length, kv_offset))
 
@@ -270,6 +275,8 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
         )
     if ids is None:
         ids = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
+    if kwargs.get("cu_seq_lens_q") is not None:
+        raise UsageError(f"cu_seq_lens_q is given, and {PACKED}")
     older = kwargs.pop("past_key_values", None)
     cache = kwargs.get("cache") if older is None else older
     wanted = kwargs.get("use_cache")
@@ -281,20 +288,48 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
         kwargs["use_cache"] = cache is not None
     kwargs["cache"] = cache
     past = _check_cache(cache, layers)
-    pos = kwargs.get("position_ids")
+    mask = kwargs.get("attention_mask")
+    mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
+    s = past + ids.shape[1]
+    if mask is not None and mask.shape[1] != s:
+        raise UsageError(
+            f"attention_mask has {mask.shape[1]} numbers for {s} tokens, cached ones included: "
+            "give one for each"
+        )
+    padding_B, pos = left_padding(mask), kwargs.get("position_ids")
+    given = pos is not None
     if pos is None:
-        pos = torch.arange(past, past + ids.shape[1], device=ids.device)[None]
+        pos = torch.arange(past, s, device=ids.device)[None]
+        if padding_B is not None:
+            pos = (pos - padding_B[:, None]).clamp(min=0)
     kwargs["position_ids"] = pos
     tokens, positions = extended(
         cache, 2 * len(layers), ids[:, None, :, None], pos.expand(ids.shape)[:, None, :, None]
     )
-    mask = kwargs.get("attention_mask")
-    mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
-    call = Call(tokens[:, 0, :, 0], positions[:, 0, :, 0], left_padding(mask))
+    call = Call(tokens[:, 0, :, 0], positions[:, 0, :, 0], padding_B)
+    if given or past:
+        refuse_jumps(call.pos_BS, mask)
     for layer in layers:
         refuse_beyond(layer.encoding, call.pos_BS)
         layer.call = call
+    # Here, because the model may have got another table since the pass before.
+    table = base.get_input_embeddings()
+    if not hasattr(table, NAME):
+        table.register_forward_hook(embed)
+    table.pe_lab = (layers[0],)
     return (), kwargs
+
+
+def refuse_jumps(pos_BS: Tensor, mask_BS: Tensor | None) -> None:
+    """UsageError for positions of a sequence that do not go up by one, padding excepted."""
+    jumps_BS = pos_BS.diff(dim=1) != 1
+    if mask_BS is not None:
+        seen_BS = mask_BS.bool()
+        jumps_BS &= seen_BS[:, 1:] & seen_BS[:, :-1]
+    if bool(jumps_BS.any()):
+        row, token = jumps_BS.nonzero()[0].tolist()
+        before, after = pos_BS[row, token : token + 2].tolist()
+        raise UsageError(f"position_ids jump from {before} to {after}, and {PACKED}")
 
 
 def _check_cache(cache: Any, layers: list[EncodedAttention]) -> int:
