@@ -308,6 +308,12 @@ def test_the_trainer(tmp_path: Path) -> None:
         (lambda: encoded("coop"), "unknown encoding pe=coop: did you mean cope"),
         (lambda: encoded("cope", keys={"npo": 3}), "pe.npo=3 is not a key of pe"),
         (lambda: hf.attach(plain(), "rope", train_len=0), "train_len=0 is not allowed"),
+        (lambda: hf.attach(plain(), "rope", train_len="24"), "train_len='24' is not allowed"),
+        (lambda: hf.attach(plain(), None, train_len=24), "pe=None is no name of an encoding"),
+        (
+            lambda: hf.attach(plain("gpt2", add_cross_attention=True), "rope", train_len=24),
+            "add_cross_attention=True is not supported",
+        ),
         (
             lambda: hf.attach(encoded("rope"), "cope", train_len=8),
             "has an encoding already, pe=rope",

@@ -60,6 +60,10 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
             f"{type(model).__name__} takes no encoding: give a causal language model of "
             f"model_type={' | '.join(FAMILIES)}"
         )
+    if getattr(model.config, "add_cross_attention", False):
+        raise UsageError(
+            "add_cross_attention=True is not supported: give a model without an encoder"
+        )
     longest = longest_of(train_len, max_len)
     choice = {"pe": pe, "train_len": train_len, "max_len": longest, "keys": keys}
     encodings = _encodings(model.config, choice)
