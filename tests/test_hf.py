@@ -360,5 +360,10 @@ def test_refused_when_it_is_used() -> None:
     capped = encoded("rope", "gemma2", attn_logit_softcapping=50.0)
     with pytest.raises(UsageError, match=r"attn_logit_softcapping=50\.0"):
         capped(ids)
+    with pytest.raises(UsageError, match="pe=complex_order has parameters for each token"):
+        encoded("complex_order").resize_token_embeddings(facts.VOCAB + 3)
+    larger = encoded("cope")
+    larger.resize_token_embeddings(facts.VOCAB + 3)
+    assert whole(larger, ids + 3).shape[-1] == facts.VOCAB + 3
     with pytest.raises(UsageError, match="takes no padding before a sequence"):
         encoded("tape")(ids, attention_mask=torch.tensor([[0] + [1] * 13] * 2))

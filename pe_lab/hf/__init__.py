@@ -166,6 +166,21 @@ def _classes(family: str) -> tuple[type, type]:
         model.load_state_dict({name: loaded[name] for name in own}, strict=False)
         return found
 
+    def resize_token_embeddings(self: Any, *args: Any, **kwargs: Any) -> Any:
+        table = super(model_class, self).resize_token_embeddings(*args, **kwargs)
+        choice, layers = self.config.pe_lab, bridge.decoder_layers(self.base_model)
+        own = [bridge.encoded(layer).encoding for layer in layers]
+        shapes = [
+            [one.shape for encoding in made for one in encoding.parameters()]
+            for made in (own, _encodings(self.config, choice))
+        ]
+        if shapes[0] != shapes[1]:
+            raise UsageError(
+                f"pe={choice['pe']} has parameters for each token, which cannot be resized: resize "
+                "the embeddings of a new model, then attach the encoding"
+            )
+        return table
+
     model_class: Any = type(
         f"Encoded{base.__name__}",
         (base,),
@@ -176,6 +191,7 @@ def _classes(family: str) -> tuple[type, type]:
             "_keep_in_fp32_modules_strict": {NAME},
             "__init__": __init__,
             "from_pretrained": classmethod(from_pretrained),
+            "resize_token_embeddings": resize_token_embeddings,
         },
     )
     AutoConfig.register(config_class.model_type, config_class)
