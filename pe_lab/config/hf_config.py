@@ -158,19 +158,9 @@ def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             "it, or choose another model"
         )
     pairing = "interleaved" if config.get("model_type") in INTERLEAVED else "half"
-    base = rope.get("rope_theta", 10000.0)
-    if not _above_zero(base):
-        raise ValueError(
-            f"rope_theta={json.dumps(base)} is not allowed: set it to a number above 0"
-        )
-    keys: dict[str, Any] = {"base": base, "pairing": pairing}
-    share = rope.get("partial_rotary_factor")
-    share = 1 if share is None else share
-    if not _above_zero(share) or share > 1:
-        raise ValueError(
-            f"partial_rotary_factor={json.dumps(share)} is not allowed: set it to a number above 0 "
-            "and at most 1"
-        )
+    keys: dict[str, Any] = {"base": _number(rope, "rope_theta", 10000.0), "pairing": pairing}
+    part = "partial_rotary_factor"
+    share = 1 if rope.get(part) is None else _number(rope, part, 1, most=1)
     if share < 1 and kind in PARTIAL:
         keys |= {"fraction": share, **({"drop": "low"} if kind == "proportional" else {})}
     elif kind not in PARTIAL:
@@ -216,8 +206,16 @@ def _factor(config: Mapping[str, Any], rope: Mapping[str, Any], kind: str) -> fl
     return factor
 
 
-def _above_zero(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+def _number(rope: Mapping[str, Any], key: str, otherwise: float, most: float = math.inf) -> float:
+    """The number of a key, above 0 and at most ``most``; ``otherwise`` if there is no such key."""
+    value: Any = rope.get(key, otherwise)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value <= most:
+        limit = "" if most == math.inf else f" and at most {most}"
+        raise ValueError(
+            f"{key}={json.dumps(value)} is not allowed: set it to a number above 0{limit}"
+        )
+    return value
 
 
 def _required(rope: Mapping[str, Any], kind: str, key: str) -> Any:

@@ -24,6 +24,7 @@ try:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from pe_lab.hf import bridge
+    from pe_lab.hf.padding import padding_of
 except ImportError as error:
     raise ImportError(f"{error}: pe_lab.hf needs pip install 'pe-lab[hf]'") from error
 
@@ -124,6 +125,21 @@ def _install(model: Any, encodings: list[PositionalEncoding]) -> None:
     model.all_tied_weights_keys.update(tied)
 
 
+def _refuse_resized(model: Any) -> None:
+    """UsageError if the encodings would be of another size with the vocabulary that is there."""
+    layers, choice = bridge.decoder_layers(model.base_model), model.config.pe_lab
+    own = [bridge.encoded(layer).encoding for layer in layers]
+    shapes = [
+        [parameter.shape for encoding in made for parameter in encoding.parameters()]
+        for made in (own, _encodings(model.config, choice))
+    ]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"pe={choice['pe']} has parameters for each token, which cannot be resized: resize the "
+            "embeddings of a new model, then attach the encoding"
+        )
+
+
 def _tied(model: nn.Module) -> dict[str, str]:
     """The names of an encoding's tensors that layers have in common: each but the first -> it."""
     first: dict[int, str] = {}
@@ -168,17 +184,7 @@ def _classes(family: str) -> tuple[type, type]:
 
     def resize_token_embeddings(self: Any, *args: Any, **kwargs: Any) -> Any:
         table = super(model_class, self).resize_token_embeddings(*args, **kwargs)
-        choice, layers = self.config.pe_lab, bridge.decoder_layers(self.base_model)
-        own = [bridge.encoded(layer).encoding for layer in layers]
-        shapes = [
-            [one.shape for encoding in made for one in encoding.parameters()]
-            for made in (own, _encodings(self.config, choice))
-        ]
-        if shapes[0] != shapes[1]:
-            raise UsageError(
-                f"pe={choice['pe']} has parameters for each token, which cannot be resized: resize "
-                "the embeddings of a new model, then attach the encoding"
-            )
+        _refuse_resized(self)
         return table
 
     model_class: Any = type(
@@ -203,5 +209,5 @@ def _classes(family: str) -> tuple[type, type]:
 
 AttentionInterface.register(NAME, bridge.attend)
 # Without a mask of the same name transformers passes none, not even for padding.
-AttentionMaskInterface.register(NAME, bridge.padding_of)
+AttentionMaskInterface.register(NAME, padding_of)
 ENCODED = {f"{NAME}_{family}": _classes(family) for family in FAMILIES}

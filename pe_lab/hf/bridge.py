@@ -13,23 +13,24 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
 from pe_lab.common.errors import UsageError
 from pe_lab.core.dropout import Drop
+from pe_lab.hf.padding import (
+    default_positions,
+    left_padding,
+    mask_of,
+    refuse_jumps,
+    without_padding,
+)
 from pe_lab.models.attention import Attention, last_tokens
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.functional import causal_mask, widened
+from pe_lab.pe.functional import widened
 from pe_lab.training.kernels import accelerate
 
 NAME = "pe_lab"
 """Of the attention function, of the key of config.json, and of what a layer of attention gets."""
-
-PACKED = (
-    "packed sequences are not supported: give one sequence in each row, whose positions go up by "
-    "one"
-)
 
 
 @dataclass
@@ -146,26 +147,6 @@ def extended(cache: Any, index: int, first: Tensor, second: Tensor) -> tuple[Ten
     return cache.layers[index].update(first, second)
 
 
-def without_padding(
-    padding_B: Tensor | None, like: Tensor, s: int, part: Callable[[Any, int], Tensor]
-) -> Tensor:
-    """``part(rows, skipped)`` for the sequences with as much padding before them; 0 for padding.
-
-    No encoding then sees padding, which would be counted, convolved or attended to otherwise.
-
-    Args:
-        like: has the shape of the result, whose last but one dimension is the T new tokens.
-    """
-    if padding_B is None:
-        return part(slice(None), 0)
-    out, t = torch.zeros_like(like), like.shape[-2]
-    for skipped in padding_B.unique().tolist():
-        rows = padding_B == skipped
-        if skipped < s:
-            out[rows, ..., -min(t, s - skipped) :, :] = part(rows, skipped)
-    return out
-
-
 def attend(
     module: Any,
     query: Tensor,
@@ -190,51 +171,6 @@ def attend(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     mixed = module.pe_lab(query, key, value, attention_mask, scaling, dropout)
     return mixed.to(query.dtype).transpose(1, 2).contiguous(), None
-
-
-def padding_of(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] = causal_mask_function,
-    attention_mask: Tensor | None = None,
-    config: Any = None,
-    use_vmap: bool = False,
-    device: Any = "cpu",
-    **_: Any,
-) -> Tensor | None:
-    """``padding_B`` of ``Call``, as a function of transformers' ``AttentionMaskInterface``.
-
-    Attention itself is causal, with the window of its layer; other masks are refused.
-    """
-    if mask_function is not causal_mask_function:
-        mask: Any = sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function,
-            allow_is_causal_skip=False, use_vmap=use_vmap, device=device,
-        )  # fmt: skip
-        windows = (None, getattr(config, "sliding_window", None))
-        causal = [causal_mask(q_length, kv_length, mask.device, window) for window in windows]
-        if not any(bool((mask == one).all()) for one in causal):
-            raise UsageError(
-                "a mask that is not causal is not supported: choose a model whose tokens see no "
-                "later ones"
-            )
-    return left_padding(prepare_padding_mask(attention_mask, kv_length, kv_offset))
-
-
-def left_padding(mask_BS: Tensor | None) -> Tensor | None:
-    """The tokens of padding before each sequence, (B,); None: there are none. Causal attention
-    does not see those after it."""
-    if mask_BS is None:
-        return None
-    seen, s = mask_BS.bool(), mask_BS.shape[1]
-    first, after = (y.byte().argmax(1) for y in (seen, seen.flip(1)))
-    if bool((seen.any(1) & (seen.sum(1) != s - first - after)).any()):
-        raise UsageError("padding within a sequence is not supported: pad before or after it")
-    padding_B = torch.where(seen.any(1), first, s)
-    return padding_B if bool(padding_B.any()) else None
 
 
 class Nothing(nn.Module):
@@ -275,8 +211,6 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
         )
     if ids is None:
         ids = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
-    if kwargs.get("cu_seq_lens_q") is not None:
-        raise UsageError(f"cu_seq_lens_q is given, and {PACKED}")
     older = kwargs.pop("past_key_values", None)
     cache = kwargs.get("cache") if older is None else older
     wanted = kwargs.get("use_cache")
@@ -288,20 +222,9 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
         kwargs["use_cache"] = cache is not None
     kwargs["cache"] = cache
     past = _check_cache(cache, layers)
-    mask = kwargs.get("attention_mask")
-    mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
-    s = past + ids.shape[1]
-    if mask is not None and mask.shape[1] != s:
-        raise UsageError(
-            f"attention_mask has {mask.shape[1]} numbers for {s} tokens, cached ones included: "
-            "give one for each"
-        )
-    padding_B, pos = left_padding(mask), kwargs.get("position_ids")
-    given = pos is not None
-    if pos is None:
-        pos = torch.arange(past, s, device=ids.device)[None]
-        if padding_B is not None:
-            pos = (pos - padding_B[:, None]).clamp(min=0)
+    mask, given = mask_of(kwargs, past + ids.shape[1]), kwargs.get("position_ids") is not None
+    padding_B = left_padding(mask)
+    pos = kwargs["position_ids"] if given else default_positions(past, ids, padding_B)
     kwargs["position_ids"] = pos
     tokens, positions = extended(
         cache, 2 * len(layers), ids[:, None, :, None], pos.expand(ids.shape)[:, None, :, None]
@@ -318,18 +241,6 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
         table.register_forward_hook(embed)
     table.pe_lab = (layers[0],)
     return (), kwargs
-
-
-def refuse_jumps(pos_BS: Tensor, mask_BS: Tensor | None) -> None:
-    """UsageError for positions of a sequence that do not go up by one, padding excepted."""
-    jumps_BS = pos_BS.diff(dim=1) != 1
-    if mask_BS is not None:
-        seen_BS = mask_BS.bool()
-        jumps_BS &= seen_BS[:, 1:] & seen_BS[:, :-1]
-    if bool(jumps_BS.any()):
-        row, token = jumps_BS.nonzero()[0].tolist()
-        before, after = pos_BS[row, token : token + 2].tolist()
-        raise UsageError(f"position_ids jump from {before} to {after}, and {PACKED}")
 
 
 def _check_cache(cache: Any, layers: list[EncodedAttention]) -> int:
