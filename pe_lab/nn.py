@@ -4,6 +4,7 @@ Shape letters: B batch, T new tokens, S tokens including the cached ones, E widt
 states.
 """
 
+from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -72,16 +73,19 @@ def encodings(
 def longest_of(train_len: int, max_len: int | None) -> int:
     """The tokens of the longest sequence at all."""
     longest = train_len if max_len is None else max_len
-    if not 1 <= train_len <= longest:
+    whole = isinstance(train_len, Integral) and isinstance(longest, Integral)
+    if not whole or not 1 <= train_len <= longest:
         raise UsageError(
-            f"train_len={train_len} is not allowed with max_len={max_len}: set it to 1 or more, "
-            "and max_len to train_len or more"
+            f"train_len={train_len!r} is not allowed with max_len={max_len!r}: set it to a whole "
+            "number of at least 1, and max_len to one of at least train_len"
         )
     return longest
 
 
 def with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
     """``encodings`` for these sizes."""
+    if not isinstance(pe, str):
+        raise UsageError(f'pe={pe!r} is no name of an encoding: give one, such as "rope" or "none"')
     sources = [*SHIPPED, *plugin_sources()]
     section = encoding_section(pe, "pe", repository_of(sources)) | keys
     filled: Any = OmegaConf.to_container(fill_parts(OmegaConf.create({"pe": section}), sources))
@@ -136,7 +140,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         cfg = _config(d_model=d_model, n_heads=n_heads, dropout=dropout)
         self.p, self.causal = dropout, causal
-        if isinstance(pe, str):
+        if not isinstance(pe, PositionalEncoding):
             sizes = {"d_model": d_model, "n_heads": n_heads, "max_len": max_len}
             trained = TRAIN_LEN if train_len is None else train_len
             made = encoding(pe, train_len=trained, **sizes, **keys)
@@ -178,10 +182,13 @@ class MultiHeadAttention(nn.Module):
 
     def empty_cache(self) -> LayerCache:
         """The key cache to start decoding a batch with, under ``torch.no_grad``."""
-        if not self.causal:
-            raise UsageError("a key cache needs causal attention: set causal=True")
+        self._refuse_cache()
         refuse_whole_sequence([self.encoding])
         return LayerCache()
+
+    def _refuse_cache(self) -> None:
+        if not self.causal:
+            raise UsageError("a key cache needs causal attention: set causal=True")
 
     def forward(
         self,
@@ -194,7 +201,9 @@ class MultiHeadAttention(nn.Module):
         """Attention of T tokens to each other and to those in the cache, (B, T, E).
 
         Args:
-            positions: whole numbers for all S tokens, (S,) or (B, S); None: 0, 1, ..
+            positions: of all S tokens, (S,) or (B, S); None: 0, 1, .. They may lie between whole
+                numbers if the encoding is ``fractional``. They may fall if it reads them in
+                ``any_order``, or if attention is not causal.
             cache: from ``empty_cache``; the tokens are added to it.
             key_padding_mask: (B, S), True for padding, as in PyTorch. Causal attention takes none:
                 pad at the end, where earlier tokens do not look.
@@ -204,6 +213,8 @@ class MultiHeadAttention(nn.Module):
                 "key_padding_mask is not allowed in causal attention: pad at the end and leave "
                 "padding out of the loss"
             )
+        if cache is not None:
+            self._refuse_cache()
         if (dtype := self.attention.out.weight.dtype).itemsize < 4:
             raise UsageError(
                 f"weights in {dtype} are not supported: keep them in float32, and run the model "
@@ -224,6 +235,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """The positions of all S tokens, (1 or B, S)."""
         s = x_BTE.shape[1] + (cache.keys.length if cache else 0)
+        given = positions is not None
         if positions is None:
             positions = torch.arange(s, device=x_BTE.device)
         pos_BS = positions[None] if positions.dim() == 1 else positions
@@ -232,7 +244,31 @@ class MultiHeadAttention(nn.Module):
                 f"there are positions of {pos_BS.shape[1]} tokens and {s} tokens, cached ones "
                 "included: give one for each"
             )
+        if given and self.encoding.reads_positions:
+            pos_BS = self._readable(pos_BS)
         refuse_beyond(self.encoding, pos_BS)
+        return pos_BS
+
+    def _readable(self, pos_BS: Tensor) -> Tensor:
+        """Positions as the encoding reads them; UsageError for those that it cannot read."""
+        if not self.encoding.fractional and pos_BS.is_floating_point():
+            whole_BS = pos_BS.long()
+            if bool((between := whole_BS != pos_BS).any()):
+                raise UsageError(
+                    f"position {pos_BS[between][0]:g} is a fraction, and this encoding looks "
+                    "positions up or counts them: give whole numbers, or choose one that computes "
+                    "with them (rope, alibi, ..)"
+                )
+            pos_BS = whole_BS
+        if self.causal and not self.encoding.any_order:
+            falls_BS = pos_BS[:, 1:] < pos_BS[:, :-1]
+            if bool(falls_BS.any()):
+                before, after = (one[falls_BS][0] for one in (pos_BS[:, :-1], pos_BS[:, 1:]))
+                raise UsageError(
+                    f"position {after:g} comes after {before:g}, and this encoding needs positions "
+                    "that do not fall: sort the tokens, or choose one that reads each position by "
+                    "itself (rope, ..)"
+                )
         return pos_BS
 
 

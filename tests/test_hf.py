@@ -163,7 +163,7 @@ def test_rope_is_theirs_and_none_is_without_position() -> None:
     close(whole(with_table, tokens()), whole(theirs, tokens()))
 
 
-@pytest.mark.parametrize("pe", ["path", "cope", "conv", "dape", "t5"])
+@pytest.mark.parametrize("pe", ["path", "cope", "conv", "dape", "t5", "learned", "deberta"])
 @torch.no_grad()
 def test_padding_is_not_seen(pe: str) -> None:
     model, ids = encoded(pe), tokens()
@@ -172,9 +172,12 @@ def test_padding_is_not_seen(pe: str) -> None:
     before[1], mask = ids[1], torch.ones(2, LENGTH, dtype=torch.long)
     mask[0, :3] = 0
     pos = (mask.cumsum(1) - 1).clamp(min=0)
-    found = whole(model, before, attention_mask=mask, position_ids=pos)
-    close(found[0, 3:], expected[0, :-3])
-    close(found[1], expected[1])
+    for keys in ({"position_ids": pos}, {}):
+        found = whole(model, before, attention_mask=mask, **keys)
+        close(found[0, 3:], expected[0, :-3])
+        close(found[1], expected[1])
+    cache = model(before[:, :9], attention_mask=mask[:, :9], use_cache=True).cache
+    close(model(before[:, 9:], attention_mask=mask, cache=cache).logits, found[:, 9:])
     out = model.generate(before, attention_mask=mask, max_new_tokens=4, do_sample=False)
     alone = model.generate(ids[:1, :-3], max_new_tokens=4, do_sample=False)
     assert out[0, LENGTH:].tolist() == alone[0, -4:].tolist()
@@ -234,6 +237,24 @@ def test_half_precision_and_copies(tmp_path: Path) -> None:
         assert (rounded - expected).norm() < 0.05 * expected.norm()
 
 
+@pytest.mark.parametrize("family", hf.FAMILIES)
+@torch.no_grad()
+def test_half_precision_in_every_family(family: str) -> None:
+    model = encoded("alibi", family).bfloat16()
+    assert whole(model, tokens()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@torch.no_grad()
+def test_another_table_of_tokens_keeps_the_encoding(family: str) -> None:
+    model, ids = encoded("learned", family), tokens()
+    expected = whole(model, ids)
+    table = torch.nn.Embedding.from_pretrained(model.get_input_embeddings().weight.clone())
+    model.set_input_embeddings(table)
+    close(whole(model, ids), expected)
+    assert torch.equal(table(ids), table.weight[ids])
+
+
 def test_gradients_reach_the_encoding() -> None:
     for pe in ("path", "tape", "learned", "t5"):
         found = []
@@ -287,6 +308,12 @@ def test_the_trainer(tmp_path: Path) -> None:
         (lambda: encoded("coop"), "unknown encoding pe=coop: did you mean cope"),
         (lambda: encoded("cope", keys={"npo": 3}), "pe.npo=3 is not a key of pe"),
         (lambda: hf.attach(plain(), "rope", train_len=0), "train_len=0 is not allowed"),
+        (lambda: hf.attach(plain(), "rope", train_len="24"), "train_len='24' is not allowed"),
+        (lambda: hf.attach(plain(), None, train_len=24), "pe=None is no name of an encoding"),
+        (
+            lambda: hf.attach(plain("gpt2", add_cross_attention=True), "rope", train_len=24),
+            "add_cross_attention=True is not supported",
+        ),
         (
             lambda: hf.attach(encoded("rope"), "cope", train_len=8),
             "has an encoding already, pe=rope",
@@ -315,8 +342,16 @@ def test_refused_when_it_is_used() -> None:
         model(ids, attention_mask=torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool))
     with pytest.raises(UsageError, match="padding within a sequence"):
         model(ids, attention_mask=torch.tensor([[1] * 5 + [0] + [1] * 8] * 2))
-    with pytest.raises(UsageError, match="positions that jump"):
-        model(ids, position_ids=torch.arange(7).repeat(2)[None], use_cache=False)
+    for keys in ({"use_cache": False}, {}, {"attention_mask": torch.ones_like(ids)}):
+        with pytest.raises(UsageError, match="jump from 6 to 0, and packed sequences"):
+            model(ids, position_ids=torch.arange(7).repeat(2)[None], **keys)
+    later = model(ids, position_ids=torch.arange(3, 3 + LENGTH)[None], use_cache=True)
+    with pytest.raises(UsageError, match="jump from 16 to 14"):
+        model(ids[:, :1], cache=later.cache)
+    with pytest.raises(UsageError, match="has 1 numbers for 15 tokens"):
+        model(ids[:, :1], attention_mask=torch.ones(2, 1), cache=model(ids, use_cache=True).cache)
+    with pytest.raises(UsageError, match="cu_seq_lens_q is given"):
+        model(ids[:1], cu_seq_lens_q=torch.tensor([0, 7, LENGTH]))
     with pytest.raises(UsageError, match="cache of StaticLayer"):
         model.generate(ids[:1, :4], max_new_tokens=2, cache_implementation="static")
     model.set_attn_implementation("sdpa")
@@ -325,5 +360,10 @@ def test_refused_when_it_is_used() -> None:
     capped = encoded("rope", "gemma2", attn_logit_softcapping=50.0)
     with pytest.raises(UsageError, match=r"attn_logit_softcapping=50\.0"):
         capped(ids)
+    with pytest.raises(UsageError, match="pe=complex_order has parameters for each token"):
+        encoded("complex_order").resize_token_embeddings(facts.VOCAB + 3)
+    larger = encoded("cope")
+    larger.resize_token_embeddings(facts.VOCAB + 3)
+    assert whole(larger, ids + 3).shape[-1] == facts.VOCAB + 3
     with pytest.raises(UsageError, match="takes no padding before a sequence"):
         encoded("tape")(ids, attention_mask=torch.tensor([[0] + [1] * 13] * 2))

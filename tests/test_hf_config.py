@@ -182,7 +182,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {**YARN, "attention_factor": 2}}, "an attention factor of 2 is not"),
     ({"rope_parameters": {**YARN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 with"),
     ({"rope_parameters": {"full_attention": {}}, "text_config": {}}, "layers rotate differently"),
-    ({"rotary_pct": 0.25}, "rotary_pct=0.25 is another way"),
+    ({"rotary_pct": 0.25}, "rotary_pct=0.25 is another key of positions"),
+    ({"model_type": "falcon", "alibi": True}, "alibi=true is another key of positions"),
+    ({"rope_local_base_freq": 1e4}, "rope_local_base_freq=10000.0 is another key"),
+    (
+        {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+        "layers of model_type=gemma3_text rotate differently",
+    ),
+    ({"partial_rotary_factor": 0.0}, "partial_rotary_factor=0.0 is not allowed"),
+    ({"partial_rotary_factor": 2}, "set it to a number above 0 and at most 1"),
+    ({"rope_scaling": "linear"}, 'rope_scaling="linear" is not a mapping'),
+    ({"rope_scaling": [1, 2]}, "rope_scaling=[1, 2] is not a mapping"),
+    ({"rope_theta": "10000"}, 'rope_theta="10000" is not allowed: set it to a number above 0'),
+    ({"rope_theta": None}, "rope_theta=null is not allowed"),
     ({"no_rope_layers": [1, 1, 1, 0]}, "some layers of model_type=llama do not rotate"),
     ({"model_type": "smollm3"}, "some layers of model_type=smollm3 do not rotate"),
     ({"model_type": "cohere2"}, "some layers of model_type=cohere2 do not rotate"),
@@ -192,6 +204,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
 def test_refused_in_one_sentence(write: Any, here: Here, changes: Any, message: str) -> None:
     assert_refused(here("check", f"hf={write(changes)}"), message)
+
+
+def test_what_transformers_refuses(write: Any, here: Here) -> None:
+    pytest.importorskip("transformers", reason="of the extra `hf`")
+    wrong = {"model_type": "phi3", "rope_parameters": {**LONG, "short_factor": [1.0]}}
+    ended = here("check", f"hf={write(wrong)}")
+    assert_refused(ended, "short_factor field must have length 8, got 1): correct it")
+    flat = {"model_type": "mellum", "head_dim": 16}
+    assert_refused(here("check", f"hf={write(flat)}"), "rotates in its own way")
 
 
 def test_refused_words(write: Any, here: Here, tmp_path: Path) -> None:

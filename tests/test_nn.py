@@ -112,6 +112,8 @@ def test_both_directions() -> None:
             torch.testing.assert_close(layer(x), expected)
     with pytest.raises(UsageError, match="set causal=True"):
         layer.empty_cache()
+    with pytest.raises(UsageError, match="set causal=True"):
+        layer(x, cache=MultiHeadAttention(32, 4, pe="none").empty_cache())
 
 
 def test_positions_and_dropout() -> None:
@@ -138,6 +140,10 @@ def test_fast_kernels_serve() -> None:
         ({"n_heads": 5}, "d_model=32 is not divisible by n_heads=5"),
         ({"train_len": 0}, "train_len=0 is not allowed"),
         ({"train_len": 9, "max_len": 8}, "max_len=8"),
+        ({"train_len": "24"}, "train_len='24' is not allowed with max_len=None: set it to a whole"),
+        ({"train_len": 24.5}, "train_len=24.5 is not allowed"),
+        ({"max_len": 2000.5}, "max_len=2000.5"),
+        ({"pe": None}, "pe=None is no name of an encoding: give one"),
         ({"dropout": 1}, "dropout=1 is not allowed"),
         ({"pe": "learned"}, "changes the token embeddings, not attention"),
         ({"pe": "deberta"}, "also changes the input of the block"),
@@ -170,6 +176,27 @@ def test_refused_when_it_is_used() -> None:
         layer.bfloat16()(x.bfloat16())
     with pytest.raises(UsageError, match="give vocab_size="):
         encoding("complex_order", train_len=8, **SIZES)
+
+
+@pytest.mark.parametrize("name", ["relative", "fire", "hard_alibi", "shaw", "t5"])
+def test_refused_positions(name: str) -> None:
+    x, layer = torch.randn(1, 4, 32), MultiHeadAttention(32, 4, pe=name, train_len=16)
+    with pytest.raises(UsageError, match="position 2 comes after 3, and this encoding"):
+        layer(x, torch.tensor([0, 3, 2, 4]))
+    whole, fractions = torch.tensor([0.0, 1.0, 1.0, 4.0]), torch.tensor([0.0, 1.0, 2.5, 4.0])
+    torch.testing.assert_close(layer(x, whole), layer(x, whole.long()))
+    if layer.encoding.fractional:
+        assert layer(x, fractions).isfinite().all()
+        return
+    with pytest.raises(UsageError, match=r"position 2\.5 is a fraction, and this encoding"):
+        layer(x, fractions)
+
+
+def test_positions_may_fall_where_order_does_not_matter() -> None:
+    x, fall = torch.randn(1, 4, 32), torch.tensor([3, 0, 2, 1])
+    for name, causal in (("rope", True), ("path", True), ("alibi", False)):
+        layer = MultiHeadAttention(32, 4, pe=name, train_len=16, causal=causal)
+        assert layer(x, fall).isfinite().all()
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

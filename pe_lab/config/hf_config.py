@@ -18,6 +18,11 @@ WINDOWED = {"cohere2", "cohere2_moe", "exaone4", "flint"}
 """The ``model_type`` of models that rotate in layers with a window alone."""
 BY_INTERVAL = {"llama4_text", "mistral_large4_text", "smollm3"}
 """The ``model_type`` of models whose layers do not all rotate unless ``no_rope_layers`` is 1."""
+BY_KIND = {
+    "gemma3_text", "gemma3n_text", "modernbert-decoder", "olmo3", "step3p5", "t5gemma2_decoder",
+}  # fmt: skip
+"""The ``model_type`` of models whose layers with a window have a rotation of their own, whatever
+their config.json says."""
 KEYS = {
     "default": (),
     "linear": ("factor",),
@@ -34,8 +39,17 @@ KEYS = {
 PARTIAL = ("default", "linear", "longrope", "proportional")
 """The types that are read with a ``partial_rotary_factor``."""
 OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-OTHERS = ("rotary_pct", "rotary_dim", "rotary_ndims", "qk_rope_head_dim")
+READ = {
+    "rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "no_rope_layers",
+    "no_rope_layer_interval",
+}  # fmt: skip
+"""The keys beside the rope parameters that are read; others about ``POSITIONS`` are refused."""
+POSITIONS = {"alibi", "rope", "rotary"}
 LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
+ONE_FOR_ALL = (
+    "and pe-lab has one rotation for all: write a config.json with the parameters of one of them "
+    "and model_type=llama"
+)
 
 
 def expanded(words: Iterable[str]) -> list[str]:
@@ -91,12 +105,15 @@ def read(file: str, key: str = WORD) -> dict[str, Any]:
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of the rotation, as transformers 5 and older versions write them."""
+    for key in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(key) or {}, dict):
+            raise ValueError(
+                f"{key}={json.dumps(config[key])} is not a mapping: set it to one, such as "
+                '{"rope_type": "default"}'
+            )
     found = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if any(isinstance(value, dict) for value in found.values()):
-        raise ValueError(
-            f"layers rotate differently ({', '.join(found)}), and pe-lab has one rotation for all: "
-            "write a config.json with the parameters of one of them"
-        )
+        raise ValueError(f"layers rotate differently ({', '.join(found)}), {ONE_FOR_ALL}")
     beside = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if key in config}
     if not found and not beside:
         raise ValueError(
@@ -106,14 +123,17 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_parts(config: Mapping[str, Any]) -> None:
-    """ValueError where a part of a head, or some layers alone, rotate in a way that is not read."""
-    for key in OTHERS:
-        if config.get(key) is not None:
-            raise ValueError(
-                f"{key}={json.dumps(config[key])} is another way to rotate a part of a head, which "
-                "is not read: choose another model"
-            )
+    """ValueError where a part of a head, or some layers alone, have positions that are not read."""
     kind = config.get("model_type")
+    if kind in BY_KIND:
+        raise ValueError(f"layers of model_type={kind} rotate differently, {ONE_FOR_ALL}")
+    for key, value in config.items():
+        off = value is None or value is False
+        if not off and key not in READ and POSITIONS & set(key.split("_")):
+            raise ValueError(
+                f"{key}={json.dumps(value)} is another key of positions, which is not read: choose "
+                "another model, or remove the key if the model ignores it"
+            )
     windowed = kind in WINDOWED and config.get("sliding_window", 1) is not None
     listed = config.get("no_rope_layers") or ((0,) if kind in BY_INTERVAL else ())
     if 0 in listed or windowed:
@@ -138,8 +158,9 @@ def _encoding_of(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             "it, or choose another model"
         )
     pairing = "interleaved" if config.get("model_type") in INTERLEAVED else "half"
-    keys: dict[str, Any] = {"base": rope.get("rope_theta", 10000.0), "pairing": pairing}
-    share = rope.get("partial_rotary_factor") or 1
+    keys: dict[str, Any] = {"base": _number(rope, "rope_theta", 10000.0), "pairing": pairing}
+    part = "partial_rotary_factor"
+    share = 1 if rope.get(part) is None else _number(rope, part, 1, most=1)
     if share < 1 and kind in PARTIAL:
         keys |= {"fraction": share, **({"drop": "low"} if kind == "proportional" else {})}
     elif kind not in PARTIAL:
@@ -183,6 +204,18 @@ def _factor(config: Mapping[str, Any], rope: Mapping[str, Any], kind: str) -> fl
             "of at least 1"
         )
     return factor
+
+
+def _number(rope: Mapping[str, Any], key: str, otherwise: float, most: float = math.inf) -> float:
+    """The number of a key, above 0 and at most ``most``; ``otherwise`` if there is no such key."""
+    value: Any = rope.get(key, otherwise)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value <= most:
+        limit = "" if most == math.inf else f" and at most {most}"
+        raise ValueError(
+            f"{key}={json.dumps(value)} is not allowed: set it to a number above 0{limit}"
+        )
+    return value
 
 
 def _required(rope: Mapping[str, Any], kind: str, key: str) -> Any:

@@ -24,6 +24,7 @@ try:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     from pe_lab.hf import bridge
+    from pe_lab.hf.padding import padding_of
 except ImportError as error:
     raise ImportError(f"{error}: pe_lab.hf needs pip install 'pe-lab[hf]'") from error
 
@@ -59,6 +60,10 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
         raise UsageError(
             f"{type(model).__name__} takes no encoding: give a causal language model of "
             f"model_type={' | '.join(FAMILIES)}"
+        )
+    if getattr(model.config, "add_cross_attention", False):
+        raise UsageError(
+            "add_cross_attention=True is not supported: give a model without an encoder"
         )
     longest = longest_of(train_len, max_len)
     choice = {"pe": pe, "train_len": train_len, "max_len": longest, "keys": keys}
@@ -101,8 +106,6 @@ def _install(model: Any, encodings: list[PositionalEncoding]) -> None:
             made.to(device)
         # In tuples, so that they are no further submodules.
         layer.pe_lab = layer.mlp.pe_lab = (made,)
-        if i == 0:
-            base.get_input_embeddings().pe_lab = (made,)
         if new:
             attention.register_forward_pre_hook(bridge.enter_attention, with_kwargs=True)
             if "block_input" in encoding.hooks():
@@ -112,7 +115,6 @@ def _install(model: Any, encodings: list[PositionalEncoding]) -> None:
     if new:
         base.register_forward_pre_hook(bridge.begin, with_kwargs=True)
         base.register_forward_hook(bridge.ended)
-        base.get_input_embeddings().register_forward_hook(bridge.embed)
         table = hasattr(base, "wpe")
         setattr(base, "wpe" if table else "rotary_emb", bridge.Nothing(added=table))
         config._attn_implementation = NAME
@@ -121,6 +123,21 @@ def _install(model: Any, encodings: list[PositionalEncoding]) -> None:
     tied = _tied(model)
     model._tied_weights_keys = {**(type(model)._tied_weights_keys or {}), **tied}
     model.all_tied_weights_keys.update(tied)
+
+
+def _refuse_resized(model: Any) -> None:
+    """UsageError if the encodings would be of another size with the vocabulary that is there."""
+    layers, choice = bridge.decoder_layers(model.base_model), model.config.pe_lab
+    own = [bridge.encoded(layer).encoding for layer in layers]
+    shapes = [
+        [parameter.shape for encoding in made for parameter in encoding.parameters()]
+        for made in (own, _encodings(model.config, choice))
+    ]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"pe={choice['pe']} has parameters for each token, which cannot be resized: resize the "
+            "embeddings of a new model, then attach the encoding"
+        )
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
@@ -165,6 +182,11 @@ def _classes(family: str) -> tuple[type, type]:
         model.load_state_dict({name: loaded[name] for name in own}, strict=False)
         return found
 
+    def resize_token_embeddings(self: Any, *args: Any, **kwargs: Any) -> Any:
+        table = super(model_class, self).resize_token_embeddings(*args, **kwargs)
+        _refuse_resized(self)
+        return table
+
     model_class: Any = type(
         f"Encoded{base.__name__}",
         (base,),
@@ -175,6 +197,7 @@ def _classes(family: str) -> tuple[type, type]:
             "_keep_in_fp32_modules_strict": {NAME},
             "__init__": __init__,
             "from_pretrained": classmethod(from_pretrained),
+            "resize_token_embeddings": resize_token_embeddings,
         },
     )
     AutoConfig.register(config_class.model_type, config_class)
@@ -186,5 +209,5 @@ def _classes(family: str) -> tuple[type, type]:
 
 AttentionInterface.register(NAME, bridge.attend)
 # Without a mask of the same name transformers passes none, not even for padding.
-AttentionMaskInterface.register(NAME, bridge.padding_of)
+AttentionMaskInterface.register(NAME, padding_of)
 ENCODED = {f"{NAME}_{family}": _classes(family) for family in FAMILIES}

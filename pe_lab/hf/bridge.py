@@ -13,14 +13,20 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
 from pe_lab.common.errors import UsageError
 from pe_lab.core.dropout import Drop
+from pe_lab.hf.padding import (
+    default_positions,
+    left_padding,
+    mask_of,
+    refuse_jumps,
+    without_padding,
+)
 from pe_lab.models.attention import Attention, last_tokens
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.functional import causal_mask, widened
+from pe_lab.pe.functional import widened
 from pe_lab.training.kernels import accelerate
 
 NAME = "pe_lab"
@@ -141,26 +147,6 @@ def extended(cache: Any, index: int, first: Tensor, second: Tensor) -> tuple[Ten
     return cache.layers[index].update(first, second)
 
 
-def without_padding(
-    padding_B: Tensor | None, like: Tensor, s: int, part: Callable[[Any, int], Tensor]
-) -> Tensor:
-    """``part(rows, skipped)`` for the sequences with as much padding before them; 0 for padding.
-
-    No encoding then sees padding, which would be counted, convolved or attended to otherwise.
-
-    Args:
-        like: has the shape of the result, whose last but one dimension is the T new tokens.
-    """
-    if padding_B is None:
-        return part(slice(None), 0)
-    out, t = torch.zeros_like(like), like.shape[-2]
-    for skipped in padding_B.unique().tolist():
-        rows = padding_B == skipped
-        if skipped < s:
-            out[rows, ..., -min(t, s - skipped) :, :] = part(rows, skipped)
-    return out
-
-
 def attend(
     module: Any,
     query: Tensor,
@@ -187,51 +173,6 @@ def attend(
     return mixed.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
-def padding_of(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] = causal_mask_function,
-    attention_mask: Tensor | None = None,
-    config: Any = None,
-    use_vmap: bool = False,
-    device: Any = "cpu",
-    **_: Any,
-) -> Tensor | None:
-    """``padding_B`` of ``Call``, as a function of transformers' ``AttentionMaskInterface``.
-
-    Attention itself is causal, with the window of its layer; other masks are refused.
-    """
-    if mask_function is not causal_mask_function:
-        mask: Any = sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function,
-            allow_is_causal_skip=False, use_vmap=use_vmap, device=device,
-        )  # fmt: skip
-        windows = (None, getattr(config, "sliding_window", None))
-        causal = [causal_mask(q_length, kv_length, mask.device, window) for window in windows]
-        if not any(bool((mask == one).all()) for one in causal):
-            raise UsageError(
-                "a mask that is not causal, or positions that jump as in packed sequences, are not "
-                "supported: give one sequence in each row, without position_ids"
-            )
-    return left_padding(prepare_padding_mask(attention_mask, kv_length, kv_offset))
-
-
-def left_padding(mask_BS: Tensor | None) -> Tensor | None:
-    """The tokens of padding before each sequence, (B,); None: there are none. Causal attention
-    does not see those after it."""
-    if mask_BS is None:
-        return None
-    seen, s = mask_BS.bool(), mask_BS.shape[1]
-    first, after = (y.byte().argmax(1) for y in (seen, seen.flip(1)))
-    if bool((seen.any(1) & (seen.sum(1) != s - first - after)).any()):
-        raise UsageError("padding within a sequence is not supported: pad before or after it")
-    padding_B = torch.where(seen.any(1), first, s)
-    return padding_B if bool(padding_B.any()) else None
-
-
 class Nothing(nn.Module):
     """The model's own positions, gone: a rotation by nothing, or a position of zero."""
 
@@ -241,7 +182,8 @@ class Nothing(nn.Module):
 
     def forward(self, x: Tensor, position_ids: Tensor | None = None, *_: Any, **__: Any) -> Any:
         if self.added:
-            return torch.zeros(*x.shape, 1, device=x.device)
+            # Of whole numbers, so that the sum keeps the type of the embeddings.
+            return torch.zeros(*x.shape, 1, dtype=torch.long, device=x.device)
         assert position_ids is not None
         one = torch.ones(*position_ids.shape, 1, dtype=x.dtype, device=x.device)
         return one, torch.zeros_like(one)
@@ -280,19 +222,24 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
         kwargs["use_cache"] = cache is not None
     kwargs["cache"] = cache
     past = _check_cache(cache, layers)
-    pos = kwargs.get("position_ids")
-    if pos is None:
-        pos = torch.arange(past, past + ids.shape[1], device=ids.device)[None]
+    mask, given = mask_of(kwargs, past + ids.shape[1]), kwargs.get("position_ids") is not None
+    padding_B = left_padding(mask)
+    pos = kwargs["position_ids"] if given else default_positions(past, ids, padding_B)
     kwargs["position_ids"] = pos
     tokens, positions = extended(
         cache, 2 * len(layers), ids[:, None, :, None], pos.expand(ids.shape)[:, None, :, None]
     )
-    mask = kwargs.get("attention_mask")
-    mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
-    call = Call(tokens[:, 0, :, 0], positions[:, 0, :, 0], left_padding(mask))
+    call = Call(tokens[:, 0, :, 0], positions[:, 0, :, 0], padding_B)
+    if given or past:
+        refuse_jumps(call.pos_BS, mask)
     for layer in layers:
         refuse_beyond(layer.encoding, call.pos_BS)
         layer.call = call
+    # Here, because the model may have got another table since the pass before.
+    table = base.get_input_embeddings()
+    if not hasattr(table, NAME):
+        table.register_forward_hook(embed)
+    table.pe_lab = (layers[0],)
     return (), kwargs
 
 

@@ -1,6 +1,7 @@
 """``pe-lab check hf=config.json``: whether our rotation equals that of transformers."""
 
 import importlib
+import inspect
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.common.errors import UsageError
+from pe_lab.common.errors import UsageError, reason
 from pe_lab.config.hf_config import LENGTHS, encoding_of, read, rope_length
 from pe_lab.evaluation.contract.base import ContractError, NotClaimedError, Outcome, hold, outcome
 from pe_lab.nn import with_defaults
@@ -55,13 +56,18 @@ def theirs(file: str) -> tuple[Any, Any, Any]:
     kind = str(saved.get("model_type"))
     if kind not in CONFIG_MAPPING:
         raise UsageError(f"check hf={file}: transformers has no model_type={kind}: correct it")
-    config = CONFIG_MAPPING[kind].from_dict(saved)
-    text = config.get_text_config()
+    try:
+        text = CONFIG_MAPPING[kind].from_dict(saved).get_text_config()
+    except Exception as error:  # of any kind: each model has checks of its own
+        raise UsageError(
+            f"check hf={file}: transformers cannot read it ({reason(error)}): correct it"
+        ) from None
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UsageError(f"check hf={file}: model_type={kind} is no causal language model")
     module = importlib.import_module(MODEL_FOR_CAUSAL_LM_MAPPING[type(text)].__module__)
     made = [one for key, one in vars(module).items() if key.endswith("RotaryEmbedding")]
-    if len(made) != 1 or not hasattr(module, "apply_rotary_pos_emb"):
+    own = len(made) != 1 or "layer_type" in inspect.signature(made[0].forward).parameters
+    if own or not hasattr(module, "apply_rotary_pos_emb"):
         raise UsageError(
             f"check hf={file}: model_type={kind} rotates in its own way, which is not compared: "
             "give a model like llama"
