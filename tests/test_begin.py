@@ -74,6 +74,8 @@ def test_the_same_command_names_the_same_run_when_its_own_run_has_that_name(
     succeeded(here(*tiny("pe=rope", *SHORT, "seed=10")))
     succeeded(here(*tiny("pe=rope", *SHORT, "seed=1")))
     succeeded(here(*tiny("pe=none", *SHORT, "train.from=rope/seed1")))
+    succeeded(here(*tiny("pe=rope", *SHORT, "seed=100")))
+    succeeded(here(*tiny("pe=none", *SHORT, "seed=3", "train.from=rope/seed10")))
     succeeded(here(*tiny("pe=rope", *SHORT, "task.length=12")))
     assert_refused(here(*words), "flipflop/rope/seed0 fits 2 runs", "give one that is finished")
 

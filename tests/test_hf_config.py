@@ -184,6 +184,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"full_attention": {}}, "text_config": {}}, "layers rotate differently"),
     ({"rotary_pct": 0.25}, "rotary_pct=0.25 is another key of positions"),
     ({"model_type": "falcon", "alibi": True}, "alibi=true is another key of positions"),
+    ({"rotary_dim": 0}, "rotary_dim=0 is another key of positions"),
     ({"rope_local_base_freq": 1e4}, "rope_local_base_freq=10000.0 is another key"),
     (
         {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 1e4},
@@ -199,6 +200,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "smollm3"}, "some layers of model_type=smollm3 do not rotate"),
     ({"model_type": "cohere2"}, "some layers of model_type=cohere2 do not rotate"),
 ]
+
+
+def test_keys_that_say_that_there_is_rope_are_taken(write: Any) -> None:
+    plain = {"use_rotary_pos_emb": True, "rope_type": "default", "alibi": False}
+    assert encoding_of(read(write({**plain, "alibi_bias_max": 8.0}))) == encoding_of(
+        read(write({}))
+    )
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)

@@ -204,7 +204,7 @@ def test_failed_runs_and_lengths_not_reached_count_as_not_generalised() -> None:
 
 def test_flips_are_of_runs_that_began_again() -> None:
     """Of three seeds that generalise one does not the second time, one is the same run, read from
-    its folder, and one failed."""
+    its folder, and one failed; a third result is none."""
     began = {"started": 2_000_000.0}
     first = flipflop("rope", 4, 3)
     later = [
@@ -212,16 +212,20 @@ def test_flips_are_of_runs_that_began_again() -> None:
         run("rope", "flipflop", 1, [0.0, *MISSED]),
         run("rope", "flipflop", 2, [None] * 7, state="failed", **began),
         run("rope", "flipflop", 3, [0.0, *MISSED], **began),
+        run("rope", "flipflop", 0, [0.0] * 7, started=3_000_000.0),
     ]
-    for given in ({"yours": rows(*later)}, {"yours": NONE, "again": rows(*later)}):
-        found = scores(SUITE, rows(*first), **given)
+    elsewhere = run("rope", "majority", 0, [0.0, 0.0, 0.0])
+    elsewhere_later = run("rope", "majority", 0, [0.0, 0.9, 0.9], **began)
+    second = rows(*later, elsewhere_later)
+    for given in ({"yours": second}, {"yours": NONE, "again": second}):
+        found = scores(SUITE, rows(*first, elsewhere), **given)
         counted = [cell(found, "rope", split) for split in ("sparse", "dense")]
         assert [(row["k"], row["n"]) for row in counted] == [(3, 4)] * 2
-        assert [(row["flips"], row["again"]) for row in counted] == [(1, 2), (0, 2)]
+        assert [(row["flips"], row["again"]) for row in counted] == [(2, 3), (1, 3)]
         table = task_table(found, "flipflop")
-        assert "3/4 0.0‡ (1 of 2 flips)" in [text.text for text in table.rows[0]]
+        assert "3/4 0.0‡ (2 of 3 flips)" in [text.text for text in table.rows[0]]
         assert table.caption.endswith("the other side of the threshold.")
-        assert "and 1 of 14 results on a split flip" in doubts(found, ["flipflop"])[-1]
+        assert "and 8 of 21 results on a split flip" in doubts(found, ["flipflop"])[-1]
     plain = scored(*first)
     assert "flip" not in f"{task_table(plain, 'flipflop')}{doubts(plain, ['flipflop'])}".replace(
         "flipflop", ""

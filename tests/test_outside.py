@@ -321,7 +321,10 @@ def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
 
 
 @pytest.mark.extended
-def test_it_is_submitted_and_its_runs_are_made_again(here: Here, mine: Path) -> None:
+def test_it_is_submitted_and_its_runs_are_made_again(
+    here: Here, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pe_lab.common.config_dir._named", set())
     suite = [*tiny_suite(mine), "model=outside", "model.factory=others_of_tests:means"]
     succeeded(here(*suite, "model.label=averages", "model.arguments={width: 8, p: 0.1}"))
     code = ["--config-dir", "mine"]

@@ -287,7 +287,11 @@ def test_shipped_runs_are_not_run_again(
     dry = succeeded(here(*line[:-1], "pe=none,learned", "phases=again", "dry=true"))
     assert re.search(r"again +│ +2 │ +2 │", dry.out)  # of learned no run ships
     assert "no runs" not in dry.out
-    succeeded(here(*line, "phases=again"))
+    both = [*line[:-1], "pe=none,learned", "phases=again"]
+    monkeypatch.setattr(suite_module, "EVERY", 10**9)
+    assert "none of these is among them" in succeeded(here(*both)).out
+    monkeypatch.setattr(suite_module, "EVERY", 1)
+    succeeded(here(*both))
     assert sorted(one["seed"] for one in summaries(tmp_path)) == [0, 1]
     assert rates(tmp_path, "none", tuning=False) == chosen
     assert "nothing is missing" in here(*line, "phases=again").out

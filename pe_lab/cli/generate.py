@@ -133,11 +133,11 @@ def _possible(run: "LoadedRun", read: int, tokens: int) -> int:
         UsageError: its positions are those of a task's sequences, none is left after the prompt,
             or memory does not suffice.
     """
-    from pe_lab.pe.positions import ByLength
+    from pe_lab.pe.task_positions import Coupled
     from pe_lab.training.memory import min_bytes, refuse_beyond
 
     source = run.plan.positions
-    if not (isinstance(source, ByLength) or source.from_tokens):
+    if isinstance(source, Coupled):
         raise UsageError(
             f"{run.path} was trained with positions={run.plan.config.names['positions']}, which "
             "only the task's own sequences have: give a run with other positions"

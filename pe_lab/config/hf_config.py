@@ -19,7 +19,9 @@ WINDOWED = {"cohere2", "cohere2_moe", "exaone4", "flint"}
 BY_INTERVAL = {"llama4_text", "mistral_large4_text", "smollm3"}
 """The ``model_type`` of models whose layers do not all rotate unless ``no_rope_layers`` is 1."""
 BY_KIND = {
-    "gemma3_text", "gemma3n_text", "modernbert-decoder", "olmo3", "step3p5", "t5gemma2_decoder",
+    "beam", "dory", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text", "laguna",
+    "lfm3", "mellum", "mimo_v2_flash", "modernbert-decoder", "olmo3", "step3p5", "t5gemma2_decoder",
+    "zaya",
 }  # fmt: skip
 """The ``model_type`` of models whose layers with a window have a rotation of their own, whatever
 their config.json says."""
@@ -45,6 +47,8 @@ READ = {
 }  # fmt: skip
 """The keys beside the rope parameters that are read; others about ``POSITIONS`` are refused."""
 POSITIONS = {"alibi", "rope", "rotary"}
+PLAIN = {"rope", "rope_type", "use_rope", "use_rotary_pos_emb"}
+"""Keys that say that there is RoPE where they are true or ``default``."""
 LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
 ONE_FOR_ALL = (
     "and pe-lab has one rotation for all: write a config.json with the parameters of one of them "
@@ -128,8 +132,9 @@ def _refuse_parts(config: Mapping[str, Any]) -> None:
     if kind in BY_KIND:
         raise ValueError(f"layers of model_type={kind} rotate differently, {ONE_FOR_ALL}")
     for key, value in config.items():
-        off = value is None or value is False
-        if not off and key not in READ and POSITIONS & set(key.split("_")):
+        told = value is None or value is False or (key in PLAIN and value in (True, "default"))
+        told = told or (key.startswith("alibi_") and config.get("alibi") is False)
+        if not told and key not in READ and POSITIONS & set(key.split("_")):
             raise ValueError(
                 f"{key}={json.dumps(value)} is another key of positions, which is not read: choose "
                 "another model, or remove the key if the model ignores it"

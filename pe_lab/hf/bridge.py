@@ -231,7 +231,7 @@ def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, 
     )
     call = Call(tokens[:, 0, :, 0], positions[:, 0, :, 0], padding_B)
     if given or past:
-        refuse_jumps(call.pos_BS, mask)
+        refuse_jumps(call.pos_BS, mask, given)
     for layer in layers:
         refuse_beyond(layer.encoding, call.pos_BS)
         layer.call = call

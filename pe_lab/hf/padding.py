@@ -105,8 +105,12 @@ def default_positions(past: int, ids: Tensor, padding_B: Tensor | None) -> Tenso
     return pos if padding_B is None else (pos - padding_B[:, None]).clamp(min=0)
 
 
-def refuse_jumps(pos_BS: Tensor, mask_BS: Tensor | None) -> None:
-    """UsageError for positions of a sequence that do not go up by one, padding excepted."""
+def refuse_jumps(pos_BS: Tensor, mask_BS: Tensor | None, given: bool) -> None:
+    """UsageError for positions of a sequence that do not go up by one, padding excepted.
+
+    Args:
+        given: by the caller; else they are the default ones.
+    """
     jumps_BS = pos_BS.diff(dim=1) != 1
     if mask_BS is not None:
         seen_BS = mask_BS.bool()
@@ -114,4 +118,9 @@ def refuse_jumps(pos_BS: Tensor, mask_BS: Tensor | None) -> None:
     if bool(jumps_BS.any()):
         row, token = jumps_BS.nonzero()[0].tolist()
         before, after = pos_BS[row, token : token + 2].tolist()
+        if not given:
+            raise UsageError(
+                f"positions jump from {before} to {after} after the cached tokens: give "
+                "attention_mask for all tokens, with their padding"
+            )
         raise UsageError(f"position_ids jump from {before} to {after}, and {PACKED}")

@@ -125,7 +125,7 @@ class OutsideConfig(ModelConfig):
         model.eval()
         for shape in ((2, vocabulary.train_len), (1, vocabulary.max_len)):
             try:
-                with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
                     found = model(torch.zeros(shape, dtype=torch.long), pos)
             except UsageError:
                 raise
@@ -141,12 +141,14 @@ class OutsideConfig(ModelConfig):
                     f"{self.word}: its module returns {tuple(found.shape)} {found.dtype} for "
                     f"tokens {shape}: return logits {expected}, tokens x vocabulary"
                 )
-            if not found.requires_grad:
-                raise UsageError(
-                    f"{self.word}: no parameter of its module has a gradient: do not freeze all of "
-                    "them, nor detach the logits"
-                )
         model.train()
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            found = model(torch.zeros(2, vocabulary.train_len, dtype=torch.long), pos)
+        if not found.requires_grad:
+            raise UsageError(
+                f"{self.word}: no parameter of its module has a gradient: do not freeze all of "
+                "them, nor detach the logits"
+            )
 
     def _check_cache(self, model: "Outside") -> None:
         """Refuse a module that makes a cache and cannot be called with it."""
@@ -197,7 +199,7 @@ class Outside(Model):
         key: int | None = None,
     ) -> Tensor:
         if cache is not None and self.caches:
-            return _logits(self.module(tokens_BT, cache=cache))
+            return self._called(pos_BS.shape[1], tokens_BT, cache=cache)
         t = tokens_BT.shape[1]
         if cache is not None:
             tokens_BT = cache.tokens_BS.extend(tokens_BT)
@@ -207,16 +209,21 @@ class Outside(Model):
         with torch.random.fork_rng(cuda) if seeded else nullcontext():
             if seeded:
                 torch.manual_seed(key)
-            try:
-                logits_BTV = _logits(self.module(tokens_BT))[:, -t:]
-            except Exception as error:
-                if tokens_BT.shape[1] <= self.max_len:
-                    raise
-                raise UsageError(
-                    f"model.factory: its module was made for {self.max_len} tokens and fails on "
-                    f"{tokens_BT.shape[1]} ({error}): give shorter sequences"
-                ) from None
+            logits_BTV = self._called(tokens_BT.shape[1], tokens_BT)[:, -t:]
         return logits_BTV if scored is None else scored.pick(logits_BTV)
+
+    def _called(self, length: int, tokens_BT: Tensor, **cache: Any) -> Tensor:
+        """The module's logits; UsageError where it fails on more tokens than it was made for."""
+        try:
+            return _logits(self.module(tokens_BT, **cache))
+        except (IndexError, RuntimeError) as error:
+            memory = isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+            if length <= self.max_len or memory:
+                raise
+            raise UsageError(
+                f"model.factory: its module was made for {self.max_len} tokens and fails on "
+                f"{length} ({error}): give shorter sequences"
+            ) from None
 
 
 def _logits(returned: Any) -> Tensor:

@@ -31,7 +31,7 @@ def with_origin(config: Config) -> tuple[Config, Path | None]:
     here = given.is_dir() and is_run(given)
     found = [given] if here else runs_called(name, Path(config.runs_dir))
     found = [path for path in found if ".replaced-" not in path.name]
-    found = _oldest(found) if len(found) > 1 else found
+    found = (_oldest(found) or found) if len(found) > 1 else found
     if len(found) != 1:
         listed = ", ".join("/".join(path.parts[-3:]) for path in found[:6]) or "none"
         raise UsageError(

@@ -124,6 +124,8 @@ def test_far_is_told_by_positions(made):
     assert np.array_equal(
         (weights == 0).all(1), (2 * back >= TRAINED) & ~questions.held | (back < 0)
     )
+    falling = replace(questions, positions=questions.positions[:, ::-1].copy())
+    assert np.array_equal(falling.apart, questions.distance)
     ids = np.stack([questions.positions * 0, questions.positions], -1)
     assert np.array_equal(replace(questions, positions=ids).apart, questions.distance)
 

@@ -109,7 +109,7 @@ def round_trip(section: Section) -> str:
     """A module of another seed has other weights, and with the first one's it computes the same."""
     one, other = (model_of(section, seed=seed).eval() for seed in (0, 5))
     equal = torch.equal(_initial(section, 0), _initial(section, 5))
-    hold(not equal, "two seeds give equal weights: the factory must not seed torch itself")
+    hold(not equal, "two seeds give equal weights: they must be drawn from torch's own generator")
     return restored(one, other, tokens(), sequential(LENGTH))
 
 

@@ -61,7 +61,9 @@ def scores(
     """
     rows, notes = once(shipped, yours)
     later = yours if again is None else pl.concat([again, yours])
-    rows = rows.join(_second(rows, later), on=["run_id", "split"], how="left")
+    rows = rows.join(
+        _second(rows, later), on=["run_id", "split"], how="left", maintain_order="left"
+    )
     rows = with_equal_parameters(rows, suite)
     limits = pl.DataFrame(
         [
@@ -84,15 +86,14 @@ def scores(
 
 
 def _second(first: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
-    """``again``, the error of each run and split when it was first made again: a finished result
-    that began at another time."""
+    """``again``, the error of each run and split when it was first made again, at another time; of
+    a run that failed then, ``WORST``."""
     began = first.select("run_id", "split", began="started")
     return (
-        later.filter(pl.col("state") == "finished")
-        .join(began, on=["run_id", "split"], how="inner", maintain_order="left")
+        later.join(began, on=["run_id", "split"], how="inner", maintain_order="left")
         .filter(pl.col("started") != pl.col("began"))
         .unique(["run_id", "split"], keep="first", maintain_order=True)
-        .select("run_id", "split", again="error")
+        .select("run_id", "split", again=pl.col("error").fill_null(WORST))
     )
 
 

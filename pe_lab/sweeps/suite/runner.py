@@ -23,6 +23,7 @@ from pe_lab.sweeps.suite.tables import Row, Stage, closing_table, plan_table
 from pe_lab.sweeps.suite.work import Work
 from pe_lab.sweeps.sweep import Sweep, conclude
 
+NONE_AGAIN = "no runs: again is for a tenth of the shipped cells, and none of these is among them"
 RESUMES = "the same command runs only what is missing"
 
 
@@ -240,6 +241,7 @@ class Runner:
         refusals = self.composer.refusals.items()
         unknown = dict.fromkeys(row.task for row in rows if row.missing and not row.run_s)
         some = ", ".join(self.suite.protocol.more_seeds_for)
+        again = [row for row in rows if row.phase == AGAIN]
         empty = dict.fromkeys(row.phase for row in rows if not row.runs and row.phase != AGAIN)
         changed = [
             f"{counted(n, 'finished run')} made before the file of {names} changed: their numbers "
@@ -254,6 +256,7 @@ class Runner:
                 for task in unknown
             ),
             *(f"no runs: {phase} is for {some} and for yours" for phase in empty),
+            *([NONE_AGAIN] if again and not any(row.runs for row in again) else []),
             *(f"damaged: {label}: {reason}" for label, reason in self.known.damaged.items()),
             *changed,
         ]
