@@ -48,10 +48,12 @@ def theirs(file: str) -> tuple[Any, Any, Any]:
     try:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+        from transformers.utils.logging import set_verbosity_error
     except ImportError:
         raise UsageError(
             f"check hf={file} needs transformers, which is not installed: pip install 'pe-lab[hf]'"
         ) from None
+    set_verbosity_error()  # The outcome says what its warnings would.
     saved = read(file, "hf")
     kind = str(saved.get("model_type"))
     if kind not in CONFIG_MAPPING:
