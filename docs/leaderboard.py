@@ -29,7 +29,7 @@ from pe_lab.results.presentation.leaderboard_details import (
     across_tables,
     claims_table,
 )
-from pe_lab.results.presentation.needs import doubts, needs, needs_table
+from pe_lab.results.presentation.needs import Need, doubts, needs, needs_table
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
 
@@ -116,19 +116,14 @@ def next_suite() -> str:
     rows, _ = file.shipped_rows(suite)
     made = needs(scores(suite, rows, rows.clear(), file.shipped_again(suite)), list(suite.tasks))
     run = {entry for need in made for counts in need.counts.values() for entry in counts}
-    lines = [
-        [
-            entry,
-            *(
-                ", ".join("{}/{}".format(*of.get(entry, "--")) for of in need.counts.values())
-                for need in made
-            ),
-        ]
-        for entry in suite.entries
-        if entry in run
-    ]
-    text = table(["entry", *(need.task for need in made)], lines)
-    return text.replace("-/-, -/-", "-").replace("-/-", "-")
+    lines = [[e, *(_columns(need, e) for need in made)] for e in suite.entries if e in run]
+    return table(["entry", *(need.task for need in made)], lines)
+
+
+def _columns(need: Need, entry: str) -> str:
+    """``0/8, 8/8``, a count for each column; ``-`` for one that was not run, or for all."""
+    found = [of.get(entry) for of in need.counts.values()]
+    return ", ".join("{}/{}".format(*one) if one else "-" for one in found) if any(found) else "-"
 
 
 def first_table() -> str:

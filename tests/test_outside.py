@@ -229,6 +229,13 @@ def test_more_tokens_than_a_module_takes_are_one_sentence(
     with pytest.raises(UsageError, match="made for 64 tokens and fails on 65"):
         model(torch.zeros(1, 65, dtype=torch.long), torch.arange(65)[None])
 
+    def full(tokens: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(model.module, "forward", full)
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        model(torch.zeros(1, 65, dtype=torch.long), torch.arange(65)[None])
+
 
 def test_decoding_without_a_cache_computes_all_again(
     mine: Path, monkeypatch: pytest.MonkeyPatch

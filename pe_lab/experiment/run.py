@@ -17,6 +17,7 @@ from pe_lab.common.errors import Interrupted, RunError, UsageError, by_machine, 
 from pe_lab.common.files import no_link
 from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
+from pe_lab.core.memory import is_out_of_memory
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
@@ -42,7 +43,6 @@ from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 from pe_lab.store.schema import sealed
 from pe_lab.training.batches import evaluation_set
-from pe_lab.training.memory import is_out_of_memory
 from pe_lab.training.plan import Plan
 from pe_lab.training.trainer import Trainer
 

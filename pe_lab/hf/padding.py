@@ -72,8 +72,8 @@ def padding_of(
 
 
 def left_padding(mask_BS: Tensor | None) -> Tensor | None:
-    """The tokens of padding before each sequence, (B,); None: there are none. Causal attention
-    does not see those after it."""
+    """The tokens of padding before each sequence, (B,). None if no sequence has any. Causal
+    attention does not see padding after a sequence."""
     if mask_BS is None:
         return None
     seen, s = mask_BS.bool(), mask_BS.shape[1]
@@ -85,7 +85,7 @@ def left_padding(mask_BS: Tensor | None) -> Tensor | None:
 
 
 def mask_of(kwargs: dict[str, Any], s: int) -> Tensor | None:
-    """The mask of padding, (B, S), among the arguments of a pass; None: there is none."""
+    """The mask of padding, (B, S), among the arguments of a pass. None without such a mask."""
     if kwargs.get("cu_seq_lens_q") is not None:
         raise UsageError(f"cu_seq_lens_q is given, and {PACKED}")
     mask = kwargs.get("attention_mask")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import failure, imported
+from pe_lab.core.memory import is_out_of_memory
 from pe_lab.models.base import Model, ModelConfig, ScoredPositions, Vocabulary
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
@@ -162,7 +163,7 @@ class OutsideConfig(ModelConfig):
 
 
 class Outside(Model):
-    """The module. Its logits stand in for hidden states.
+    """The module. Its logits are used in place of hidden states.
 
     Args:
         max_len: the most tokens that its factory was told of.
@@ -217,8 +218,7 @@ class Outside(Model):
         try:
             return _logits(self.module(tokens_BT, **cache))
         except (IndexError, RuntimeError) as error:
-            memory = isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
-            if length <= self.max_len or memory:
+            if length <= self.max_len or is_out_of_memory(error):
                 raise
             raise UsageError(
                 f"model.factory: its module was made for {self.max_len} tokens and fails on "

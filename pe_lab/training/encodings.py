@@ -92,7 +92,6 @@ def refused(model_config: ModelConfig, encoding: PositionalEncoding) -> str | No
     text = model_config.refuses(encoding)
     if text is None or "{fitting}" not in text:
         return text
-
     named = text.replace("{fitting}", _fitting(model_config, encoding, fits))
     return f"{_part(encoding, fits)}{named}"
 

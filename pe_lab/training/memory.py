@@ -11,6 +11,7 @@ from pe_lab.common.config_dir import classes
 from pe_lab.common.errors import UsageError
 from pe_lab.common.instantiate import instantiate
 from pe_lab.config.schema import Config
+from pe_lab.core.memory import is_out_of_memory
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
@@ -65,13 +66,6 @@ def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
         rows //= 2
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether PyTorch or NumPy failed to allocate memory, on a GPU or on a CPU."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(words in str(error) for words in ("DefaultCPUAllocator", "not enough memory"))
 
 
 PER_TOKEN = 16
