@@ -1,10 +1,13 @@
-"""``make leaderboard``: docs/leaderboard.md and its pictures, from the shipped results of the suite
-alone; and the first table of README.md, of these and the run of ``make run`` in findings.parquet.
+"""``make leaderboard``: docs/leaderboard.md with its pictures and docs/leaderboard.v1.md, from the
+shipped results of the suites alone; and the first table of README.md, of these and the run of
+``make run`` in findings.parquet.
 
 The shipped file itself is written from run folders and what it holds already:
 
-    pe-lab leaderboard runs_dir=FOLDER to=pe_lab/results/leaderboard/v1.parquet
+    pe-lab leaderboard runs_dir=FOLDER to=pe_lab/results/leaderboard/v2.parquet
 """
+
+from pathlib import Path
 
 import polars as pl
 
@@ -16,15 +19,10 @@ from pe_lab.report.leaderboard import heat_map, threshold_figure
 from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.claims import Decided, decide, read_claims
-from pe_lab.results.leaderboard.families import (
-    by_family,
-    entry_order,
-    most_evidence,
-)
+from pe_lab.results.leaderboard.families import entry_order, most_evidence
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import markdown
-from pe_lab.results.presentation.leaderboard import overview
 from pe_lab.results.presentation.leaderboard_details import (
     across_tables,
     claims_table,
@@ -33,97 +31,108 @@ from pe_lab.results.presentation.needs import Need, doubts, needs, needs_table
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
 
-PAGE = facts.ROOT / "docs" / "leaderboard.md"
-TEXT = facts.ROOT / "docs" / "leaderboard.text.md"
+TEXTS = {
+    DEFAULT: facts.ROOT / "docs" / "leaderboard.text.md",
+    "v1": facts.ROOT / "docs" / "leaderboard.v1.text.md",
+}
+"""The written part of each suite's page."""
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
 CURVE = facts.ROOT / "docs" / "img" / "threshold.svg"
-MARKERS = tuple(f"<!-- {name} -->" for name in ("needs", "families", "across", "claims", "next"))
-"""Where the parts of the page that are made stand in its text."""
 SHOWN = 10
-"""Entries of a table of the page."""
+"""Entries of a table over tasks."""
 NOTICE = (
-    "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and "
-    "docs/leaderboard.text.md: edit those. -->"
+    "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and docs/{}: edit those. "
+    "-->"
 )
 README = facts.ROOT / "README.md"
 RUN = "task=flipflop and pe=cope and seed=0 and model.n_layers=2 and task.length=64 and steps=400"
 """One layer and length 512 are findings, too."""
-ENTRIES = ("path", "fox", "cope", "rope")
+ENTRIES = ("cope", "cope+conv", "path", "rope", "rope+conv")
 
 
-def page() -> str:
-    """The whole page."""
-    text = TEXT.read_text("utf-8").strip()
-    for marker, made in _made().items():
-        assert text.count(marker) == 1, marker
-        text = text.replace(marker, made)
-    return f"{NOTICE}\n\n{text}\n"
+def page_of(text: Path) -> Path:
+    """The page that a written part belongs to."""
+    return text.with_name(text.name.replace(".text.md", ".md"))
+
+
+def page(suite: str) -> str:
+    """The whole page of a suite. A made part takes the place of its name, ``<!-- needs -->``."""
+    path = TEXTS[suite]
+    text = path.read_text("utf-8").strip()
+    for name, made in MADE.items():
+        text = text.replace(f"<!-- {name} -->", made(suite).strip())
+    return f"{NOTICE.format(path.name)}\n\n{text}\n"
 
 
 def picture() -> str:
     """The heat map of the entries that have run half of the tasks or more, as SVG."""
-    found, _ = shipped()
-    return drawn(heat_map(found, list(found.suite.tasks), at_least_half=True), "svg").decode()
+    found = shipped()
+    return drawn(heat_map(found, _run(found), at_least_half=True), "svg").decode()
 
 
 def curve() -> str:
     """The success rate by threshold, as SVG."""
-    found, _ = shipped()
-    return drawn(threshold_figure(found, list(found.suite.tasks)), "svg").decode()
+    found = shipped()
+    return drawn(threshold_figure(found, _run(found)), "svg").decode()
 
 
-def shipped() -> tuple[Scores, str | None]:
-    """The shipped results, and the digest of their file."""
-    suite = load_suite(DEFAULT)
-    rows, digest = file.shipped_rows(suite)
-    return scores(suite, rows, pl.DataFrame(schema=SCHEMA), file.shipped_again(suite)), digest
+def shipped(suite: str = DEFAULT) -> Scores:
+    """The shipped results of a suite."""
+    of = load_suite(suite)
+    rows, _ = file.shipped_rows(of)
+    return scores(of, rows, pl.DataFrame(schema=SCHEMA), file.shipped_again(of))
 
 
-def claims() -> list[Decided]:
+def claims(suite: str = DEFAULT) -> list[Decided]:
     """The preregistered claims, decided by the shipped runs, supported ones first."""
-    suite = load_suite(DEFAULT)
-    rows, _ = file.shipped_rows(suite)
-    found = decide(read_claims(file.shipped_claims(suite.name)), suite, rows, rows.clear())
+    of = load_suite(suite)
+    rows, _ = file.shipped_rows(of)
+    found = decide(read_claims(file.shipped_claims(suite)), of, rows, rows.clear())
     return sorted(found, key=lambda one: (one.verdict, [*one.claim.tasks]), reverse=True)
 
 
-def _made() -> dict[str, str]:
-    """marker of the text -> what takes its place."""
-    found, _ = shipped()
-    if found.rows.is_empty():
-        return dict.fromkeys(MARKERS, "No results are shipped yet.")
-    suite = found.suite
-    tasks = [task for task in suite.tasks if task in set(found.cells["task"])]
-    listed, _ = entry_order(found, tasks)
-    most = most_evidence(found, tasks, listed, SHOWN)
-    families = by_family(suite, list(suite.tasks))
-    title = f"Success rate in %, the {len(most)} entries with the most runs"
-    across = [one for one in across_tables(found, tasks, most) if len(one.rows) > 2]
-    doubted = "\n".join(f"- {sentence}" for sentence in doubts(found, tasks))
-    made = {
-        "needs": f"{markdown(needs_table(found, tasks))}\n{doubted}",
-        "families": markdown(overview(found, families, title, shown=most)),
-        "across": "\n".join(map(markdown, across[:2])),
-        "claims": markdown(claims_table(claims())),
-        "next": next_suite(),
-    }
-    return {f"<!-- {name} -->": text.strip() for name, text in made.items()}
+def _run(found: Scores) -> list[str]:
+    """The tasks that have a score."""
+    return [task for task in found.suite.tasks if task in {*found.cells["task"]}]
 
 
-def next_suite() -> str:
-    """k/n of what v2 has so far: each encoding alone, and with the convolution."""
-    suite = load_suite("v2")
-    rows, _ = file.shipped_rows(suite)
-    made = needs(scores(suite, rows, rows.clear(), file.shipped_again(suite)), list(suite.tasks))
+def _needs(suite: str) -> str:
+    found = shipped(suite)
+    doubted = "\n".join(f"- {sentence}" for sentence in doubts(found, _run(found)))
+    return f"{markdown(needs_table(found, _run(found)))}\n{doubted}"
+
+
+def _across(suite: str) -> str:
+    """The entries with the most runs, over the tasks that they have."""
+    found = shipped(suite)
+    tasks = _run(found)
+    most = most_evidence(found, tasks, entry_order(found, tasks)[0], SHOWN)
+    several = [one for one in across_tables(found, tasks, most) if len(one.rows) > 2]
+    return "\n".join(map(markdown, several[:2]))
+
+
+def _columns(suite: str) -> str:
+    """k/n of every entry on every task: alone, and with the convolution."""
+    found = shipped(suite)
+    made = needs(found, _run(found))
     run = {entry for need in made for counts in need.counts.values() for entry in counts}
-    lines = [[e, *(_columns(need, e) for need in made)] for e in suite.entries if e in run]
+    lines = [[e, *(_counts(need, e) for need in made)] for e in found.suite.entries if e in run]
     return table(["entry", *(need.task for need in made)], lines)
 
 
-def _columns(need: Need, entry: str) -> str:
+def _counts(need: Need, entry: str) -> str:
     """``0/8, 8/8``, a count for each column; ``-`` for one that was not run, or for all."""
     found = [of.get(entry) for of in need.counts.values()]
     return ", ".join("{}/{}".format(*one) if one else "-" for one in found) if any(found) else "-"
+
+
+MADE = {
+    "needs": _needs,
+    "columns": _columns,
+    "across": _across,
+    "claims": lambda suite: markdown(claims_table(claims(suite))),
+}
+"""Name -> what makes a part of the page."""
 
 
 def first_table() -> str:
@@ -134,7 +143,7 @@ def first_table() -> str:
     splits = by_split(run)
     cells = {
         (row["entry"], row["split"]): f"{row['k']}/{row['n']}"
-        for row in shipped()[0].cells.filter(task="flipflop").iter_rows(named=True)
+        for row in shipped().cells.filter(task="flipflop").iter_rows(named=True)
     }
     rows = [
         [f"`{split}`", percent(error), percent(guess), *(cells[entry, split] for entry in ENTRIES)]
@@ -150,7 +159,8 @@ def write_first_table() -> None:
 
 def main() -> None:
     """Write the page and its pictures if they changed."""
-    for path, text in {PAGE: page(), PICTURE: picture(), CURVE: curve()}.items():
+    pages = {page_of(path): page(suite) for suite, path in TEXTS.items()}
+    for path, text in {**pages, PICTURE: picture(), CURVE: curve()}.items():
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")

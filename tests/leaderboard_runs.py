@@ -12,6 +12,7 @@ from pe_lab.results.suite import load_suite
 
 SUITE = load_suite("v1")
 NAME = f"{SUITE.name}-{SUITE.digest}"
+COMMAND = ("leaderboard", "suite=v1")
 
 
 def run(

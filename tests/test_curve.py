@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from html_page import texts, values
-from leaderboard_runs import SUITE, rows, run
+from leaderboard_runs import COMMAND, SUITE, rows, run
 from program import Here, assert_refused, succeeded
 
 from docs import leaderboard
@@ -72,20 +72,20 @@ def test_entries_are_compared_over_the_tasks_that_all_have() -> None:
 
 
 def test_the_table_and_the_picture(here: Here, shipped: None) -> None:
-    out = succeeded(here("leaderboard", "view=curve", "task=flipflop", "format=markdown")).out
+    out = succeeded(here(*COMMAND, "view=curve", "task=flipflop", "format=markdown")).out
     assert "| cope (not tuned) | 0 | 0 | 0 | 75 | 75 | 75 |" in out
     assert "| lstm (not tuned) | 0 | 0 | 0 | 0 | 100 | 100 |" in out
     first = "Best at half the thresholds, in %: rope 50, cope 0, lstm 0; at twice: lstm 100, cope"
     assert first in out
-    assert here("leaderboard", "view=curve", "to=curve.svg").status == 0
+    assert here(*COMMAND, "view=curve", "to=curve.svg").status == 0
     drawn = Path("curve.svg").read_text("utf-8")
     assert "Success rate by threshold" in drawn
     assert "lstm" in texts(drawn)
-    assert here("leaderboard", "to=page.html").status == 0
+    assert here(*COMMAND, "to=page.html").status == 0
     assert "Success rate by threshold" in Path("page.html").read_text("utf-8")
-    assert_refused(here("leaderboard", "view=across", "to=a.svg"), "view= has no effect here")
-    assert_refused(here("leaderboard", "view=curve", "thresholds=2"), "shows success rates")
-    assert here("leaderboard", "view=curve", "task=sort", "to=sort.svg").status == 1
+    assert_refused(here(*COMMAND, "view=across", "to=a.svg"), "view= has no effect here")
+    assert_refused(here(*COMMAND, "view=curve", "thresholds=2"), "shows success rates")
+    assert here(*COMMAND, "view=curve", "task=sort", "to=sort.svg").status == 1
 
 
 def test_the_chart_has_every_entry_at_every_threshold() -> None:
@@ -102,4 +102,4 @@ def test_the_chart_has_every_entry_at_every_threshold() -> None:
 def test_the_picture_of_the_page_is_what_the_shipped_file_gives() -> None:
     """Its words: the rest is as the fonts of the machine are."""
     assert texts(leaderboard.CURVE.read_text("utf-8")) == texts(leaderboard.curve())
-    assert leaderboard.CURVE.name in leaderboard.page()
+    assert leaderboard.CURVE.name in leaderboard.page("v2")

@@ -16,7 +16,7 @@ from docs import findings
 from docs.findings import ADDED, FILE, keep, kept
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.file import shipped_rows
-from pe_lab.results.suite import DEFAULT, load_suite
+from pe_lab.results.suite import load_suite
 
 PAGE = findings.earlier()
 SOURCE = yaml.safe_load(findings.SOURCE.read_text("utf-8"))
@@ -156,7 +156,7 @@ def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
 
 def test_what_another_processor_changes_is_what_both_files_have() -> None:
     """The head of the page says how far runs made for the leaderboard, too, agree with it."""
-    suite = load_suite(DEFAULT)
+    suite = load_suite("v1")
     shipped, _ = shipped_rows(suite)
     rows = [
         (run["run_id"], name.removeprefix("ood/").removesuffix("/error"), error)
@@ -212,7 +212,7 @@ def test_every_heading_of_the_page_is_a_finding() -> None:
 def test_the_counts_of_what_helps_path() -> None:
     runs = findings.runs_of(WRITTEN["path_parts"], kept())
     said = " ".join(WRITTEN["path_parts"]["text"].split())
-    suite = load_suite(DEFAULT)
+    suite = load_suite("v1")
     entries = {
         "path": pl.col("pe.conv") == 3,
         "path without its convolution": pl.col("pe.conv") == 1,

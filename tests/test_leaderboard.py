@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import yaml
 from html_page import Page, texts, values
-from leaderboard_runs import NAME, SUITE, everything, rows, run
+from leaderboard_runs import COMMAND, NAME, SUITE, everything, rows, run
 from made import config, made
 from program import Here, assert_has, assert_refused, csv_rows, succeeded
 
@@ -142,7 +142,7 @@ def test_the_shipped_runs_without_a_processor_are_those_from_before_it_was_recor
     runs = read.unique("run_id")
     assert (runs["processor"].is_null() == runs["python"].is_null()).all()
     unknown = runs["processor"].null_count()
-    said = " ".join(leaderboard.TEXT.read_text("utf-8").split())
+    said = " ".join(leaderboard.TEXTS["v1"].read_text("utf-8").split())
     assert f"not recorded for the first {unknown:,} runs".replace(",", " ") in said
 
 
@@ -331,7 +331,7 @@ def test_the_order_of_entries() -> None:
 
 def test_sorted_by_a_column(here: Here, shipped: Path) -> None:
     def first(*words: str) -> list[str]:
-        ended = succeeded(here("leaderboard", *words, "all=true", "format=markdown"))
+        ended = succeeded(here(*COMMAND, *words, "all=true", "format=markdown"))
         rows = [
             line.split("|")[1].split()[0].strip("*")
             for line in ended.out.splitlines()
@@ -397,18 +397,18 @@ def test_the_entries_with_the_most_evidence(here: Here, shipped: Path) -> None:
     assert {"rope", "cope", "mine"} < shown
     assert len(shown) == 5
     assert most_evidence(found, ["recall"], listed, 4) == {"rope"}
-    out = here("leaderboard", "pe=cope").out
+    out = here(*COMMAND, "pe=cope").out
     assert "cope" in out
     assert "rope" not in out
-    assert "rope" in here("leaderboard", "all=true").out
+    assert "rope" in here(*COMMAND, "all=true").out
 
 
 def test_what_was_found_is_the_first_line(here: Here, shipped: Path) -> None:
     first = "On recall, the highest success rate is that of cope."
-    assert here("leaderboard", "view=families").out.splitlines()[0] == first
+    assert here(*COMMAND, "view=families").out.splitlines()[0] == first
     first = "Works on the most tasks: cope and 1 more (1 of 1 task)."
-    assert here("leaderboard").out.splitlines()[0] == first
-    assert json.loads(here("leaderboard", "format=json").out)["found"] == first
+    assert here(*COMMAND).out.splitlines()[0] == first
+    assert json.loads(here(*COMMAND, "format=json").out)["found"] == first
     both = [*on_recall("cope", 20, 0), *on_recall("rope", 20, 0)]
     found = scored(*flipflop("cope", 20, 20), *flipflop("rope", 20, 0), *both)
     alike = scored(*flipflop("cope", 2, 1), *flipflop("rope", 2, 2))
@@ -434,12 +434,12 @@ def test_it_is_short(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     narrow = _Console(file=out, width=100, markup=False)
     monkeypatch.setattr("pe_lab.results.presentation.formats.console", lambda: narrow)
-    assert here("leaderboard").status == 0
+    assert here(*COMMAND).status == 0
     lines = out.getvalue().splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 100
     assert "revision" not in out.getvalue()
-    assert here("leaderboard", "details=true").status == 0
+    assert here(*COMMAND, "details=true").status == 0
     assert "revision: " in out.getvalue()
 
 
@@ -634,10 +634,10 @@ def test_runs_that_cannot_be_read_are_named(here: Here, shipped: Path) -> None:
     run = made("rope", 0)
     (run.path / "summary.json").write_text("{")
     for words in (["details=true"], ["to=all.parquet"]):
-        ended = succeeded(here("leaderboard", *words))
+        ended = succeeded(here(*COMMAND, *words))
         assert f"not counted: {run.path}/summary.json" in ended.err + ended.out
-    assert "1 run not counted; " in here("leaderboard", "format=markdown").err
-    assert "not counted" not in here("leaderboard", "runs_dir=.", "format=markdown").err
+    assert "1 run not counted; " in here(*COMMAND, "format=markdown").err
+    assert "not counted" not in here(*COMMAND, "runs_dir=.", "format=markdown").err
 
 
 def test_how_many_lacked_memory_or_room_is_said(
@@ -650,12 +650,12 @@ def test_how_many_lacked_memory_or_room_is_said(
     monkeypatch.setattr("pe_lab.cli.leaderboard.suite_runs", lambda *_: found)
     said = "not counted, since memory or room was missing: {}; pe-lab suite v1 trains"
     every = said.format("cope on flipflop, 2 runs; rope on recall, 1 run")
-    assert "3 runs not counted" in here("leaderboard", "format=markdown").err
-    assert every in here("leaderboard", "details=true", "format=markdown").err
-    of_recall = here("leaderboard", "task=recall", "details=true", "format=markdown").err
+    assert "3 runs not counted" in here(*COMMAND, "format=markdown").err
+    assert every in here(*COMMAND, "details=true", "format=markdown").err
+    of_recall = here(*COMMAND, "task=recall", "details=true", "format=markdown").err
     assert said.format("rope on recall, 1 run") in of_recall
-    assert every in here("leaderboard", "to=all.parquet").out
-    assert here("leaderboard", "to=all.html").status == 0
+    assert every in here(*COMMAND, "to=all.parquet").out
+    assert here(*COMMAND, "to=all.html").status == 0
     assert every in Path("all.html").read_text()
 
 
@@ -675,7 +675,7 @@ def test_versions_of_a_file_of_yours_are_named(
 
 
 def test_families_and_not_run(here: Here, shipped: Path) -> None:
-    ended = succeeded(here("leaderboard", "all=true", "details=true", "format=markdown"))
+    ended = succeeded(here(*COMMAND, "all=true", "details=true", "format=markdown"))
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
     assert "| 10 1/2 [3, 30]" in lines["rope"]
     assert "**95 1/2 [76, 99]**" in lines["cope"]
@@ -695,11 +695,11 @@ def test_families_and_not_run(here: Here, shipped: Path) -> None:
 
 
 def test_a_task_and_a_split(here: Here, shipped: Path) -> None:
-    out = here("leaderboard", "task=flipflop", "format=markdown").out
+    out = here(*COMMAND, "task=flipflop", "format=markdown").out
     assert_has(
         out, "\n| **cope** ", "| 0.003 | 20/20 0.0 [84, 100] | 19/20 0.0‡ [76, 99]", "| guessing |"
     )
-    out = here("leaderboard", "split=long_x4", "task=flipflop", "format=markdown").out
+    out = here(*COMMAND, "split=long_x4", "task=flipflop", "format=markdown").out
     assert_has(out, "\n| rope | 0.003 | 2/20 50.0‡ [3, 30] | 1.00 |\n", "long\\_x4")
     assert "sparse" not in out
 
@@ -716,10 +716,10 @@ def test_an_entry_is_yours_if_none_of_its_runs_is_shipped() -> None:
 
 
 def test_numbers_for_programs(here: Here, shipped: Path) -> None:
-    ended = here("leaderboard", "task=flipflop", "format=csv")
+    ended = here(*COMMAND, "task=flipflop", "format=csv")
     found = {(row["entry"], row["split"]): row for row in csv_rows(ended.out)}
     assert found["cope", "sparse"]["k"] == "19"
-    ended = here("leaderboard", "format=json")
+    ended = here(*COMMAND, "format=json")
     content = json.loads(ended.out)
     assert content["suite_digest"] == SUITE.digest
     assert content["shipped_digest"] == file.read(shipped)[1]
@@ -727,14 +727,14 @@ def test_numbers_for_programs(here: Here, shipped: Path) -> None:
 
 
 def test_collected_into_a_file(here: Here, shipped: Path, tmp_path: Path) -> None:
-    ended = succeeded(here("leaderboard", "to=all.parquet"))
+    ended = succeeded(here(*COMMAND, "to=all.parquet"))
     assert "73 runs, SHA-256" in ended.out
     found, digest = file.read(tmp_path / "all.parquet")
     assert digest in ended.out
     assert found.equals(file.read(shipped)[0])
-    assert here("leaderboard", "to=all.parquet").status == 0
+    assert here(*COMMAND, "to=all.parquet").status == 0
     # What only that file has is not lost.
-    ended = here("leaderboard", "to=all.parquet", "shipped=false")
+    ended = here(*COMMAND, "to=all.parquet", "shipped=false")
     assert_refused(ended, "to=all.parquet has 73 runs that these are without", "another name")
     # Nor what its runs measured.
     found.with_columns(error=pl.col("error") + 0.1).write_parquet("other.parquet")
@@ -769,11 +769,11 @@ def test_other_thresholds(here: Here, shipped: Path) -> None:
         found = scores(SUITE.with_thresholds(times), rows(*rope), rows())
         assert set(found.cells.filter(pl.col("split") != "in_domain")["k"]) == {generalise}
         assert found.suite.title == NAME + (f", thresholds times {times}" if times > 1 else "")
-    ended = here("leaderboard", "thresholds=0.5", "format=json")
+    ended = here(*COMMAND, "thresholds=0.5", "format=json")
     facts = json.loads(ended.out)
     assert (facts["thresholds"], facts["suite_digest"]) == (0.5, SUITE.digest)
-    assert f"suite {NAME}, thresholds times 0.5" in here("leaderboard", "thresholds=0.5").out
-    assert here("leaderboard", "thresholds=0.5", "to=half.svg").status == 0
+    assert f"suite {NAME}, thresholds times 0.5" in here(*COMMAND, "thresholds=0.5").out
+    assert here(*COMMAND, "thresholds=0.5", "to=half.svg").status == 0
     assert "thresholds times 0.5" in Path("half.svg").read_text()
     # As decimals: 0.05 times 0.7, of floats, is less than the 0.035 of 140 wrong answers of 4000.
     scaled = SUITE.with_thresholds(0.7).tasks["recall"]
@@ -835,23 +835,27 @@ def test_refused_in_one_sentence(here: Here, shipped: Path, words: str, parts: l
     for kind in ("html", "svg"):
         Path(f"none.{kind}").symlink_to("nowhere")
     os.mkfifo("pipe.parquet")
-    assert_refused(here("leaderboard", *words.split()), *parts)
+    suite = [] if "suite=" in words else [COMMAND[1]]
+    assert_refused(here("leaderboard", *suite, *words.split()), *parts)
     assert {name: Path(name).read_bytes() for name in mine} == mine
 
 
-def test_the_page_is_what_the_shipped_file_gives() -> None:
-    assert leaderboard.PAGE.read_text("utf-8") == leaderboard.page(), "run `make leaderboard`"
+@pytest.mark.parametrize("suite", leaderboard.TEXTS)
+def test_the_page_is_what_the_shipped_file_gives(suite: str) -> None:
+    written = leaderboard.page_of(leaderboard.TEXTS[suite]).read_text("utf-8")
+    assert written == leaderboard.page(suite), "run `make leaderboard`"
+    names = set(re.findall(r"<!-- (\w+) -->", leaderboard.TEXTS[suite].read_text("utf-8")))
+    assert {"needs", "claims"} <= names <= leaderboard.MADE.keys()
 
 
 def test_the_seeds_that_readme_counts() -> None:
     """Those of flip-flop that generalise to every scored split."""
-    rows, _ = file.shipped_rows(SUITE)
-    of = missed(scores(SUITE, rows, rows.clear()), ["flipflop"], ["path", "fox", "cope", "rope"])
+    of = missed(leaderboard.shipped(), ["flipflop"], ["path", "fox", "cope", "rope"])
     n = {entry: len(runs["flipflop"]) for entry, runs in of.items()}
     k = {entry: [*runs["flipflop"].values()].count(0) for entry, runs in of.items()}
-    assert set(n.values()) == {20}
+    assert set(n.values()) == {8}
     sentence = (
-        f"{k['cope']} of 20 seeds generalise to all six OOD splits of flip-flop. PaTH has "
+        f"{k['cope']} of 8 seeds generalise to all six OOD splits of flip-flop. PaTH has "
         f"{k['path']}, FoX {k['fox']}, RoPE {k['rope']} "
     )
     assert sentence in " ".join((leaderboard.facts.ROOT / "README.md").read_text("utf-8").split())
@@ -880,7 +884,7 @@ def test_the_picture_has_the_entries_that_ran_half_of_the_tasks() -> None:
 
 def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     """A row an entry; one that most seeds have not learned is grey."""
-    assert here("leaderboard", "to=heat.svg", "task=flipflop,recall").status == 0
+    assert here(*COMMAND, "to=heat.svg", "task=flipflop,recall").status == 0
     found = texts(Path("heat.svg").read_text())
     for text in ("flipflop", "95", "0°", "lstm (control)"):
         assert text in found
@@ -898,17 +902,17 @@ def test_the_heat_map_as_a_picture(here: Here, shipped: Path) -> None:
     }  # fmt: skip
     assert Path("heat.svg").read_text().count(light_colours()["--context"]) == found.count("0°") > 0
     assert "Not run yet: recall." in " ".join(found)
-    ended = here("leaderboard", "to=text.svg", "task=text")
+    ended = here(*COMMAND, "to=text.svg", "task=text")
     assert (ended.status, ended.err) == (
         1, "pe-lab: no run of text is scored: there is nothing to draw\n",
     )  # fmt: skip
-    assert here("leaderboard", "to=heat.png").status == 0
+    assert here(*COMMAND, "to=heat.png").status == 0
     assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_of_chosen_entries(here: Here, shipped: Path) -> None:
     for view in ("families", "curve"):
-        assert here("leaderboard", f"to={view}.svg", f"view={view}", "pe=rope,lstm").status == 0
+        assert here(*COMMAND, f"to={view}.svg", f"view={view}", "pe=rope,lstm").status == 0
         found = texts(Path(f"{view}.svg").read_text())
         assert {"rope", "cope", "lstm", "lstm (control)"} & {*found} == {
             "rope", "lstm (control)" if view == "families" else "lstm",
@@ -916,7 +920,7 @@ def test_pictures_of_chosen_entries(here: Here, shipped: Path) -> None:
 
 
 def test_a_figure_for_a_paper_has_every_seed(here: Here, shipped: Path) -> None:
-    line = ["leaderboard", "view=seeds", "task=flipflop", "pe=rope,cope"]
+    line = [*COMMAND, "view=seeds", "task=flipflop", "pe=rope,cope"]
     ended = here(*line, "split=long_x4", "to=one.svg")
     assert (ended.status, ended.err) == (0, "")
     svg = Path("one.svg").read_text()
@@ -938,20 +942,17 @@ def test_a_figure_for_a_paper_has_every_seed(here: Here, shipped: Path) -> None:
     ],
 )
 def test_a_figure_needs_a_file_and_a_task(here: Here, words: tuple[str, ...], said: str) -> None:
-    assert_refused(here("leaderboard", "view=seeds", *words), said)
+    assert_refused(here(*COMMAND, "view=seeds", *words), said)
 
 
 def test_the_page_of_a_shipped_file(shipped: Path) -> None:
-    text = leaderboard.page()
-    assert "## By family\n\nSuccess rate in %" in text
+    text = leaderboard.page("v1")
     assert "| keep last write (flipflop) | cope 19/20, lstm 8/8 | alibi 0/1 | rope 2/20 |" in text
     # Of the claim's seeds, 8 to 19; in this file they began in 1970.
     assert (
         "| cope-flipflop-74d8 | cope over rope | flipflop: long\\_x4 | 11/12, others ≤ 0/12 "
         "| 1 of 1 | 4.8e-06 | supported, exploratory |" in text
     )
-    shipped.unlink()
-    assert "No results are shipped yet." in leaderboard.page()
 
 
 def test_it_calls_at_most_25_files_and_imports_nothing_slow(tmp_path: Path) -> None:
@@ -985,11 +986,11 @@ def test_a_view_of_tasks_that_are_not_run_says_so(
     here: Here, shipped: Path, view: str, what: str
 ) -> None:
     words = (f"view={view}", "task=flipflop,sort", "details=true", "format=markdown")
-    assert f"not {what} yet: sort\n" in here("leaderboard", *words).err
+    assert f"not {what} yet: sort\n" in here(*COMMAND, *words).err
 
 
 def test_over_tasks(here: Here, shipped: Path) -> None:
-    ended = succeeded(here("leaderboard", "view=across", "format=markdown"))
+    ended = succeeded(here(*COMMAND, "view=across", "format=markdown"))
     lines = {line.split("|")[1].strip(): line for line in ended.out.splitlines() if "|" in line}
     # Of the first eight seeds, 2 runs without an error, 6 at that of guessing; 8 for cope.
     assert "| 8 | 1.00 | 0 | 0 |  | 0.25 | 0.25 | 0.25 |" in lines["rope"]
@@ -1031,7 +1032,7 @@ def test_the_page_of_the_leaderboard(
 ) -> None:
     # Seconds; the test in a browser has it.
     monkeypatch.setattr("pe_lab.common.html.vega_script", lambda: "/* vega */")
-    succeeded(here("leaderboard", "to=page.html"))
+    succeeded(here(*COMMAND, "to=page.html"))
     page = Page((tmp_path / "page.html").read_text())
     titles = [element["text"] for element in page.all("h2")]
     assert titles == ["flipflop", "Failures, and how it was made"]
@@ -1043,7 +1044,7 @@ def test_the_page_of_the_leaderboard(
     dots = [row for row in values(seeds) if "error" in row]
     assert len([dot for dot in dots if dot["split"] == "sparse"]) == 48  # the failed has no error
     assert any("alibi on flipflop" in e["text"] for e in page.all("li"))
-    assert here("leaderboard", "to=page.html").status == 0
+    assert here(*COMMAND, "to=page.html").status == 0
 
 
 def test_other_phases_stand_beside_the_score() -> None:
@@ -1121,7 +1122,7 @@ def test_runs_of_another_version_of_the_suite_are_left_out(
     found, _ = file.read(shipped)
     older = found.filter(entry="cope").with_columns(suite=pl.lit("v1-00000000"))
     file.write(pl.concat([found.filter(pl.col("entry") != "cope"), older]), shipped)
-    ended = here("leaderboard", "task=flipflop", "format=csv")
+    ended = here(*COMMAND, "task=flipflop", "format=csv")
     assert {row["entry"] for row in csv_rows(ended.out)} == {
         "rope", "alibi", "lstm",
     }  # fmt: skip
@@ -1144,7 +1145,7 @@ def test_the_page_in_a_browser(here: Here, shipped: Path, tmp_path: Path) -> Non
 
     if CHROMIUM is None:
         pytest.skip("no chromium: make browser installs it")
-    assert here("leaderboard", "to=page.html").status == 0
+    assert here(*COMMAND, "to=page.html").status == 0
     messages: list[str] = []
     with sync_api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -1171,13 +1172,13 @@ def test_the_error_at_each_rate(here: Here, shipped: Path) -> None:
         ("rope", False), ("0.0", True), ("10.0", False), ("20.0", False), ("failed", False),
     ]  # fmt: skip
     assert table.caption.startswith("1 of 1 entries have the least or the greatest rate")
-    ended = here("leaderboard", "view=tuning", "format=markdown")
+    ended = here(*COMMAND, "view=tuning", "format=markdown")
     assert "may lie beyond" not in ended.out
     assert "| cope | 10.0 | **0.0** | 10.0 | 10.0 |" in ended.out
 
 
 def test_a_shipped_file_that_is_damaged_or_without_its_digest(here: Here, shipped: Path) -> None:
     shipped.write_bytes(b"nothing")
-    assert_refused(here("leaderboard"), "does not fit its digest", status=1)
+    assert_refused(here(*COMMAND), "does not fit its digest", status=1)
     shipped.with_name(shipped.name + file.SUFFIX).unlink()
-    assert_refused(here("leaderboard"), "shipped.parquet.sha256 cannot be read")
+    assert_refused(here(*COMMAND), "shipped.parquet.sha256 cannot be read")

@@ -308,12 +308,14 @@ def test_an_encoding_of_the_users(here: Here, mine: Suite) -> None:
 
 
 def test_the_shipped_claims(here: Here) -> None:
-    ended = succeeded(here("plan", "format=json"))
-    content = json.loads(ended.out)
+    of_v2 = json.loads(succeeded(here("plan", "format=json")).out)
+    assert len(of_v2["verdicts"]) == 9
+    assert of_v2["verdicts"]["conv-copy"] == SUPPORTED
+    content = json.loads(succeeded(here("plan", "suite=v1", "format=json")).out)
     assert len(content["verdicts"]) == 22
     assert not any(row["exploratory"] for row in content["rows"])
     assert content["verdicts"]["path-cycle-1dac"] == NOT_SUPPORTED
-    one = json.loads(here("plan", "claim=cope-flipflop-74d8", "format=json").out)
+    one = json.loads(here("plan", "suite=v1", "claim=cope-flipflop-74d8", "format=json").out)
     (row,) = one["rows"]
     assert (row["k_a"], row["n_a"], row["k_b"], row["n_b"]) == (9, 12, 0, 12)
     # By hand: C(12, 9) of the C(24, 9) ways to part nine that generalise have k_a = 9.

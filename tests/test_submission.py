@@ -30,6 +30,12 @@ class Decaying(PositionalEncoding):
         return -self.rate[:, None, None] * (pos_q_BT[:, None, :, None] - pos_k_BS[:, None, None])
 """
 MINE = ("--config-dir", "mine")
+BOTH = ["alone", "conv"]
+PARTS = {
+    "columns": {"alone": {}, "conv": {"words": ["model.conv=3"]}},
+    "parts": {1: [{"tasks": ["flipflop"], "entries": ["alibi"], "columns": BOTH, "seeds": 1}]},
+}
+"""Of the suite: two columns, whose score has one seed and not the protocol's two."""
 pytestmark = pytest.mark.extended
 
 
@@ -38,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a suite's runs of an encoding, and their submission."""
     folder = tmp_path_factory.mktemp("submission")
     with working_in(folder):
-        words = tiny_suite(folder)
+        words = tiny_suite(folder, more=PARTS)
         (folder / "mine" / "pe").mkdir()
         (folder / "mine" / "decaying_of_tests.py").write_text(DECAY)
         yaml = "_target_: decaying_of_tests.Decaying\nstart: 0.2\n"
@@ -101,10 +107,10 @@ def edited(folder: Path, change: str, to: str = "two.zip") -> None:
 
 def test_a_submission_is_checked_and_two_runs_are_made_again(there: Here, tmp_path: Path) -> None:
     said = succeeded(there("submit", "check=one.zip", *MINE)).out
-    assert_has(said, "6 runs of decaying: digests, identities and protocol as stated")
+    assert_has(said, "10 runs of decaying: digests, identities and protocol as stated")
     assert said.count("made again with the same errors") == 2
     again = there("submit", "pe=decaying", "suite=tiny", "to=again.zip", *MINE)
-    succeeded(again)
+    assert "again.zip: 10 runs" in succeeded(again).out
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "one.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
         assert {"code/decaying_of_tests.py", "code/pe/decaying.yaml"} <= {*archive.namelist()}
@@ -126,7 +132,7 @@ def test_its_code_is_not_run(there: Here, tmp_path: Path, monkeypatch: pytest.Mo
     ("change", "said"),
     [
         ("error", "made again with other errors (sparse"),
-        ("left out", "flipflop: the score lacks seeds 0 at the chosen rate"),
+        ("left out", "lacks seeds 0 at the chosen rate"),
         ("rate", "flipflop: 3 of 4 rates were tried for decaying on all tuning seeds"),
         ("identity", "has the configuration of"),
     ],
@@ -217,7 +223,7 @@ def test_a_submission_of_no_run_is_a_fault(there: Here, tmp_path: Path) -> None:
         (("pe=decaying", "suite=tiny"), "submit needs an entry and a file"),
         (
             ("pe=gone", "suite=tiny", "to=x.zip"),
-            "suite tiny has no runs of it (runs: decaying)",
+            "suite tiny has no runs of it (runs: decaying, decaying+conv)",
         ),
         (("pe=decaying", "suite=tiny", "to=one.zip"), "exists and is not overwritten"),
         (("pe=decaying", "suite=tiny", "to=x.tar"), "to=x.tar is not a .zip"),

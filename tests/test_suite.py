@@ -145,7 +145,7 @@ def refusal(folder: Path, content: bytes | Change) -> str:
     [
         (b"", ": the file: null is not allowed: set it to a mapping"),
         (b"[a, b]", ': the file: ["a", "b"] is not allowed: set it to a mapping'),
-        (b"protocol: [1", ", line 1, column 13: protocol: [1 ^: write it as in conf/suite/v1.yaml"),
+        (b"protocol: [1", ", line 1, column 13: protocol: [1 ^: write it as in conf/suite/v2.yaml"),
         (b"protocol: a\x07b", " cannot be read as YAML: "),
         (b"protocol: \xff\xfe", " cannot be read as YAML: "),
         (b"protocol: !mine 3", "could not determine a constructor for the tag '!mine'"),
@@ -226,7 +226,7 @@ WORDS = "tasks.flipflop.words"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without_rates, "protocol.rates is missing: add it as in conf/suite/v1.yaml"),
+        (without_rates, "protocol.rates is missing: add it as in conf/suite/v2.yaml"),
         (misspelt_rates, "is not a key of protocol: did you mean rates?"),
         (of("protocol", rate=3), "protocol.rate=3 is not a key of protocol: did you mean rates?"),
         (of("suite", model=[[["a"] * 99] * 99]), "model.0=a list of 99 is not allowed: set it to"),

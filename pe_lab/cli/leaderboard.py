@@ -26,9 +26,9 @@
     pe-lab leaderboard to=FILE.parquet                 write these runs, and their SHA-256 beside
     pe-lab leaderboard shipped=false                   the runs of runs_dir alone
 
-The tables include the runs of the suite in runs_dir=runs; pe-lab suite v1 pe=mine makes them. An
-entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v1 is
-conf/suite/v1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
+The tables include the runs of the suite in runs_dir=runs; pe-lab suite v2 pe=mine makes them. An
+entry is marked (yours) if no run of it ships, (+12 yours) if twelve do not. suite=v2 is
+conf/suite/v2.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/. csv and json have a row
 for each task, entry and split, with shares instead of %. With task=, pe= or family=, another table
 has the verdicts of pe-lab why where runs were diagnosed (docs/why.md). docs/method.md defines what
 the other tables show; there are no ranks and no single score.
@@ -304,6 +304,9 @@ def _where(suite: Suite, task: str) -> str:
     names = [name for name, of in suite.tasks.items() if f"task={task}" in of.words]
     if names:
         return f"it has that task with other keys, task={','.join(names)}"
+    for other in choices("suite"):
+        if task in load_suite(other).tasks and file.shipped(other).exists():
+            return f"pe-lab leaderboard suite={other} task={task} shows the runs that ship"
     if task in pl.scan_parquet(shipped_findings()).select("task").unique().collect()["task"]:
         return f"pe-lab results file={FINDINGS} task={task} shows the runs that ship"
     return f"no runs of it ship; pe-lab -m task={task} pe=rope,alibi seed=0,1,2 trains some"

@@ -29,7 +29,7 @@ Train, and measure in and out of domain:
   pe-lab task=selective_copy pe=rope seed=1 train.steps=500
   pe-lab -m task=flipflop pe=cope,rope,learned seed=0,1,2    every combination
   pe-lab -m experiment=small/flipflop                   a published table, for a laptop
-  pe-lab suite v1 dry=true                              twelve tasks over all encodings: the cost
+  pe-lab suite v2 dry=true                              twelve tasks over all encodings: the cost
 A finished run is skipped and an unfinished one is resumed: every command can be repeated.
 
 Look at the results (the keys of a command: pe-lab results --help):

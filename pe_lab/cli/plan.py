@@ -7,7 +7,7 @@
     pe-lab plan file=.. preregister=true         adds time, revision and digest to your new claims,
                                                  and prints the commands that run them
 
-Further: format=table, csv, json, markdown or latex, runs_dir=runs, suite=v1 (of shipped claims),
+Further: format=table, csv, json, markdown or latex, runs_dir=runs, suite=v2 (of shipped claims),
 --config-dir FOLDER for encodings and suites of your own. A claim is exploratory if one of its runs
 began before it was written. docs/plans.md shows a file of claims.
 """

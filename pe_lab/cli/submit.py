@@ -1,6 +1,6 @@
 """``pe-lab submit``: makes or checks a submission to the leaderboard, one file.
 
-    pe-lab submit pe=mine to=mine.zip --config-dir mine    all runs of an entry in suite v1
+    pe-lab submit pe=mine to=mine.zip --config-dir mine    all runs of an entry in suite v2
     pe-lab submit pe=mine to=mine.zip suite=v2 runs_dir=elsewhere
     pe-lab submit check=mine.zip                           digests, identities, what is left out,
                                                            and two runs made again
@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
+import polars as pl
 from pydantic import Field
 
 from pe_lab.common.config_dir import trust
@@ -30,7 +31,13 @@ from pe_lab.common.options import Options, parse, without_config_dir
 from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.rows import environment_of, suite_runs
-from pe_lab.results.leaderboard.submission import cheapest, faults, packed, unpacked
+from pe_lab.results.leaderboard.submission import (
+    cheapest,
+    faults,
+    in_columns,
+    packed,
+    unpacked,
+)
 from pe_lab.results.suite import DEFAULT, Suite, load_suite
 from pe_lab.store.run_folder import RunFolder
 
@@ -74,7 +81,8 @@ def show(words: Sequence[str]) -> None:
     content = packed(suite, options.pe, found, folder)
     with writing(options.to, "another to="):
         replace_file(options.to, content)
-    runs = counted(found.rows.filter(entry=options.pe)["run_id"].n_unique(), "run")
+    of = found.rows.filter(pl.col("entry").is_in(in_columns(found.rows, suite, options.pe)))
+    runs = counted(of["run_id"].n_unique(), "run")
     out = console()
     out.print(f"{options.to}: {runs}, {len(content) / 1e6:.2f} MB", soft_wrap=True)
     out.print(f"check it:  pe-lab submit check={options.to}", soft_wrap=True)

@@ -1,16 +1,16 @@
 """``pe-lab suite``: tunes and scores all encodings alike on a fixed list of tasks.
 
-    pe-lab suite v1 dry=true                     what is missing, and what it costs
-    pe-lab suite v1                              runs it, the cheapest task first
-    pe-lab suite v1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
+    pe-lab suite v2 dry=true                     what is missing, and what it costs
+    pe-lab suite v2                              runs it, the cheapest task first
+    pe-lab suite v2 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
     pe-lab suite v2 part=1 columns=conv          one part of the work, one column
-    pe-lab suite v1 budget=2h                    starts no run after two hours
-    pe-lab suite v1 --config-dir mine pe=mine    your encoding, like all others
-    pe-lab suite v1 model=outside model.factory=mine:decoder    your model (docs/extending.md)
+    pe-lab suite v2 budget=2h                    starts no run after two hours
+    pe-lab suite v2 --config-dir mine pe=mine    your encoding, like all others
+    pe-lab suite v2 model=outside model.factory=mine:decoder    your model (docs/extending.md)
     pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
-    pe-lab suite v1 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
-    pe-lab suite v1 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
-    pe-lab suite v1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
+    pe-lab suite v2 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
+    pe-lab suite v2 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
+    pe-lab suite v2 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
 For each task and entry, learning rates are trained on the tuning seeds (tuning). The one with the
 lowest in-domain error is trained on fresh seeds (score). Phases on request: more_seeds (up to seed

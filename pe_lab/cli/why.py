@@ -7,7 +7,7 @@
     pe-lab why run=.. details=true            parts of the encoding, layers, and attention itself
     pe-lab why run=.. format=csv              table, csv, json, markdown or latex
     pe-lab why run=.. out=FILE.png            a picture: png, svg or pdf
-    pe-lab why run=.. out=FILE.parquet        every number, as pe-lab leaderboard reads it; suite=v1
+    pe-lab why run=.. out=FILE.parquet        every number, as pe-lab leaderboard reads it; suite=v2
     pe-lab why --config-dir FOLDER run=..     runs of your own encoding
 
 Each run takes some seconds, once: why.jsonl in its folder keeps the numbers, so a stopped command

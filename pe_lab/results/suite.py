@@ -28,9 +28,9 @@ from pe_lab.results.suite_file import (
 )
 from pe_lab.store.run_id import identity
 
-EXAMPLE = "conf/suite/v1.yaml"
+EXAMPLE = "conf/suite/v2.yaml"
 
-DEFAULT = "v1"
+DEFAULT = "v2"
 DEFAULT_THRESHOLD = 0.05
 """Of splits that no suite names."""
 
@@ -108,6 +108,17 @@ class Suite(SuiteFile):
         """UsageError where a scored split of a task is none of those that the task has."""
         words = f"suite {self.name}: tasks.{task}.generalises: the task has no split {{}}"
         check_known(words, self.tasks[task].generalises, splits)
+
+    def score_seeds(self, task: str, base: str, column: str) -> int:
+        """How many seeds the score of an entry has on a task: the fewest of the parts with it."""
+        groups = [group for part in self.parts.values() for group in part]
+        seeds = [
+            group.seeds or self.protocol.seeds
+            for group in groups
+            if task in group.tasks and column in group.columns and SCORE in group.phases
+            if (base in group.entries if base in self.entries else group.yours)
+        ]
+        return min(seeds, default=self.protocol.seeds)
 
     @property
     def first_column(self) -> str:

@@ -19,6 +19,7 @@ from pe_lab.common.config_dir import refuse_foreign
 from pe_lab.common.errors import DamagedError, PeLabError, UsageError, reason
 from pe_lab.common.files import read_file
 from pe_lab.evaluation.verify import problems
+from pe_lab.results.leaderboard.families import halves
 from pe_lab.results.leaderboard.rows import Found, suite_runs
 from pe_lab.results.leaderboard.scores import chosen_rates
 from pe_lab.results.suite import SCORE, Suite
@@ -36,13 +37,13 @@ Entry = list[tuple[str, bytes]]
 
 
 def packed(suite: Suite, entry: str, found: Found, config_dir: Path | None) -> bytes:
-    """The file with all runs of an entry, the failed ones included.
+    """The file with all runs of an entry in each column, the failed ones included.
 
     Raises:
         UsageError: there are none, a file of one is damaged, or its class is missing or named
             by no yaml.
     """
-    rows = found.rows.filter(entry=entry)
+    rows = found.rows.filter(pl.col("entry").is_in(in_columns(found.rows, suite, entry)))
     if rows.is_empty():
         known = ", ".join(found.rows["entry"].unique().sort()) or "none"
         raise UsageError(f"submit pe={entry}: suite {suite.name} has no runs of it (runs: {known})")
@@ -140,13 +141,19 @@ def faults(runs: Path, suite: Suite, manifest: dict[str, Any]) -> Iterator[str]:
         yield from (one for one in wrong if "which holds the model" not in one)
         if "-".join(path.parts[-3:]) not in found.folders:
             yield f"{name} is not a run of suite {suite.name}"
-    for other in found.rows.filter(pl.col("entry") != manifest["entry"])["entry"].unique().sort():
+    belongs = pl.col("entry").is_in(in_columns(found.rows, suite, manifest["entry"]))
+    for other in found.rows.filter(~belongs)["entry"].unique().sort():
         yield f"it has runs of {other}, and is a submission of {manifest['entry']}"
     yield from found.versions
-    rows = found.rows.filter(entry=manifest["entry"])
+    rows = found.rows.filter(belongs)
     if rows.is_empty():
         yield f"it has no run of {manifest['entry']} in suite {suite.name}"
     yield from _left_out(rows, suite)
+
+
+def in_columns(rows: pl.DataFrame, suite: Suite, entry: str) -> list[str]:
+    """The names that an entry has in the columns of the suite: ``mine``, ``mine+conv``."""
+    return [name for name in rows["entry"].unique() if halves(suite, name)[0] == entry]
 
 
 def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
@@ -157,11 +164,14 @@ def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
         if tried < needed:
             yield f"{task}: {tried} of {needed} rates were tried for {entry} on all tuning seeds"
             continue
-        scored = rows.filter(pl.col("phase") == SCORE, task=task, lr=rate)["seed"].to_list()
-        missing = [seed for seed in range(protocol.seeds) if seed not in scored]
+        scored = rows.filter(pl.col("phase") == SCORE, task=task, entry=entry, lr=rate)[
+            "seed"
+        ].to_list()
+        seeds = suite.score_seeds(task, *halves(suite, entry))
+        missing = [seed for seed in range(seeds) if seed not in scored]
         if rate is not None and missing:
             listed = ", ".join(map(str, missing))
-            yield f"{task}: the score lacks seeds {listed} at the chosen rate {rate:g}"
+            yield f"{task}: the score of {entry} lacks seeds {listed} at the chosen rate {rate:g}"
 
 
 def cheapest(runs: Path, suite: Suite, count: int) -> list[Path]:
