@@ -301,14 +301,14 @@ def test_a_split_that_the_task_does_not_have(tmp_path: Path) -> None:
     [
         ("suite/v1", "suite/v1.yaml is not used: suite/v1.yaml of pe-lab has the same name"),
         ("pe/rope", "pe/rope.yaml is not used: pe/rope.yaml of pe-lab has the same name"),
-        ("pe/lstm", "pe/lstm.yaml: lstm is a control of the suite v1, which trains that and not"),
+        ("pe/lstm", "pe/lstm.yaml: lstm is a control of the suite v2, which trains that and not"),
     ],
 )
 def test_names_that_are_taken(here: Here, tmp_path: Path, name: str, said: str) -> None:
     path = tmp_path / f"{name}.yaml"
     path.parent.mkdir()
     path.write_text("_target_: mine.Mine\n")
-    for line in (["suite", "v1", "dry=true"], ["leaderboard"]):
+    for line in (["suite", "v2", "dry=true"], ["leaderboard"]):
         ended = here(*line, "--config-dir", str(tmp_path))
         assert_refused(ended, said, "rename this file")
 
