@@ -404,7 +404,7 @@ def test_the_entries_with_the_most_evidence(here: Here, shipped: Path) -> None:
 
 
 def test_what_was_found_is_the_first_line(here: Here, shipped: Path) -> None:
-    first = "On recall, the highest success rate is that of cope."
+    first = "On recall, cope has the highest success rate."
     assert here(*COMMAND, "view=families").out.splitlines()[0] == first
     first = "Works on the most tasks: cope and 1 more (1 of 1 task)."
     assert here(*COMMAND).out.splitlines()[0] == first

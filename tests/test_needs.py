@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from html_page import values
 from leaderboard_runs import SUITE, rows, run
+from program import Here, csv_rows
 
 from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_chart
@@ -19,6 +20,7 @@ from pe_lab.results.leaderboard.families import (
     with_column,
 )
 from pe_lab.results.leaderboard.scores import Scores, scores
+from pe_lab.results.presentation.leaderboard import conclusion
 from pe_lab.results.presentation.needs import doubts, headline, needs_table, works
 from pe_lab.results.suite_file import Column
 
@@ -165,3 +167,24 @@ def test_a_curve_has_the_column_of_its_entry() -> None:
     shown = values(threshold_chart(found({"path": (8, 8), "path+conv": (4, 8)}), ["flipflop"]).spec)
     rates = {(row["entry"], row["part"]): row["rate"] for row in shown if row.get("at") == 2}
     assert rates == {("path", "alone"): 100, ("path", "conv"): 75}
+
+
+def test_of_equal_entries_the_sentence_names_one_and_counts_the_others() -> None:
+    counts = {"fox": (8, 8), "path+conv": (8, 8), "cope": (7, 8), "rope": (0, 8)}
+    said = conclusion(found(counts), {"recall": ["flipflop"]})
+    assert said == "On recall, fox and 1 more have the highest success rate."
+
+
+def test_the_columns_of_a_control_stand_together() -> None:
+    names = ["none", "none+conv", "lstm", "lstm+conv"]
+    _, controls = entry_order(found(dict.fromkeys(reversed(names), (1, 1))), ["flipflop"])
+    assert controls == names
+
+
+def test_an_encoding_stands_for_both_columns(here: Here) -> None:
+    def shown(pe: str) -> set[str]:
+        lines = csv_rows(here("leaderboard", f"pe={pe}", "task=flipflop", "format=csv").out)
+        return {line["entry"] for line in lines}
+
+    assert shown("cope") == {"cope", "cope+conv"}
+    assert shown("cope+conv,rope") == {"cope+conv", "rope", "rope+conv"}

@@ -194,9 +194,13 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
     """
     listed, controls = families.entry_order(found, tasks)
     if options.pe is not None:
-        known = [*listed, *controls]
-        check_known("pe={}", options.pe, [*known, *(entry.split()[0] for entry in known)])
-        return {e for e in known if e in options.pe or e.split()[0] in options.pe}
+        # An encoding stands for its columns and for its runs with other keys.
+        names = {
+            entry: {entry, entry.split()[0], families.halves(found.suite, entry)[0].split()[0]}
+            for entry in (*listed, *controls)
+        }
+        check_known("pe={}", options.pe, [name for of in names.values() for name in sorted(of)])
+        return {entry for entry, of in names.items() if of & {*options.pe}}
     every = options.all or options.shown == "needs"
     return None if every else families.most_evidence(found, tasks, listed, SHOWN)
 

@@ -196,8 +196,10 @@ def entry_order(found: Scores, tasks: Sequence[str]) -> tuple[list[str], list[st
     named = {e for e in suite.all_entries if suite.split(e)[1] == suite.first_column} | {*run}
     known = [e for e in suite.all_entries if e in named]
     known += sorted({*run} - {*known})
-    controls = {e for e in known if halves(suite, e)[0] in ("none", *suite.controls)}
-    return [e for e in known if e not in controls], [e for e in known if e in controls]
+    order = ["none", *suite.controls]
+    controls = [e for e in known if halves(suite, e)[0] in order]
+    controls.sort(key=lambda e: order.index(halves(suite, e)[0]))
+    return [e for e in known if e not in controls], controls
 
 
 def halves(suite: Suite, entry: str) -> tuple[str, str]:

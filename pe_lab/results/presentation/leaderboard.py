@@ -46,21 +46,31 @@ def conclusion(found: Scores, columns: Mapping[str, list[str]]) -> str:
         return "No run is scored yet."
     tied = {name: ties(found, columns[name], listed) for name in run}
     wins = {entry: sum(entry in one.best for one in tied.values()) for entry in listed}
-    first = max(wins, key=lambda entry: wins[entry])
+    most = max(wins.values())
     encodings = [of for entry, of in rates.items() if entry in (*listed, "none")]
     failed = [n for n in run if not any(n in of and of[n].share for of in encodings)]
-    if not wins[first]:
+    if not most:
         sentence = "No success rate differs significantly from the highest"
     elif len(run) == 1:
-        sentence = f"On {run[0]}, the highest success rate is that of {tied[run[0]].alike[0]}"
+        task, alike = run[0], tied[run[0]].alike
+        highest = [e for e in alike if rates[e][task].share == rates[alike[0]][task].share]
+        have = "have" if len(highest) > 1 else "has"
+        sentence = f"On {task}, {_first(highest)} {have} the highest success rate"
     else:
         of = "tasks" if len(tasks) == len(columns) else "families of tasks"
+        named = _first([entry for entry in wins if wins[entry] == most])
         sentence = (
-            f"{first}: the highest success rate, or not significantly different, in {wins[first]} "
-            f"of {len(run)} {of}"
+            f"{named}: the highest success rate, or not significantly different, in {most} of "
+            f"{len(run)} {of}"
         )
     none = f" No encoding generalises on {', '.join(failed)}." if failed else ""
     return f"{sentence}.{none}"
+
+
+def _first(entries: Sequence[str]) -> str:
+    """``path``, or ``path and 2 more``."""
+    first, *others = entries
+    return f"{first} and {len(others)} more" if others else first
 
 
 def overview(
