@@ -18,7 +18,7 @@ from pe_lab.common.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_figure
 from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.claims import Decided, decide, read_claims
+from pe_lab.results.leaderboard.claims import Decided, decide, read_claims, shipped_claims
 from pe_lab.results.leaderboard.families import entry_order, most_evidence
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
@@ -87,7 +87,7 @@ def claims(suite: str = DEFAULT) -> list[Decided]:
     """The preregistered claims, decided by the shipped runs, supported ones first."""
     of = load_suite(suite)
     rows, _ = file.shipped_rows(of)
-    found = decide(read_claims(file.shipped_claims(suite)), of, rows, rows.clear())
+    found = decide(read_claims(shipped_claims(suite)), of, rows, rows.clear())
     return sorted(found, key=lambda one: (one.verdict, [*one.claim.tasks]), reverse=True)
 
 

@@ -282,7 +282,9 @@ def test_other_files_and_options_are_refused(here: Here, mine: Suite) -> None:
     write(mine)
     assert_refused(plan(here, "claim=spars"), "claim=spars: did you mean sparse?")
     assert_refused(here("plan", "preregister=true"), "preregister=true needs file=FILE.yaml")
-    assert_refused(here("plan", "suite=v0"), "v0.claims.yaml cannot be read")
+    assert_refused(here("plan", "suite=quick"), "no claims about it ship: choose from v1, v2")
+    of_v1 = here("plan", "claim=path-cycle-1dac")
+    assert_refused(of_v1, "claim=path-cycle-1dac is about suite v1: add suite=v1")
 
 
 def test_what_is_missing_is_named(here: Here, mine: Suite) -> None:

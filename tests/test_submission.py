@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "mine" / "decaying_of_tests.py").write_text(DECAY)
         yaml = "_target_: decaying_of_tests.Decaying\nstart: 0.2\n"
         (folder / "mine" / "pe" / "decaying.yaml").write_text(yaml)
-        assert main([*words, "pe=decaying"]) == 0
+        assert main([*words, "pe=decaying,alibi"]) == 0
         assert main(["submit", "pe=decaying", "suite=tiny", "to=one.zip", *MINE]) == 0
     return folder
 
@@ -71,6 +72,12 @@ def there(made: Path, here: Here, tmp_path: Path) -> Here:
     for name in ("mine", "runs", "one.zip"):
         (shutil.copy if name.endswith("zip") else shutil.copytree)(made / name, tmp_path / name)
     return here
+
+
+def of_conv(files: Mapping[str, bytes]) -> set[str]:
+    """The folders of the runs with the convolution."""
+    summaries = {n: json.loads(c) for n, c in files.items() if n.endswith("summary.json")}
+    return {n.split("/")[-2] for n, s in summaries.items() if s["config"]["model"]["conv"]}
 
 
 def edited(folder: Path, change: str, to: str = "two.zip") -> None:
@@ -96,6 +103,12 @@ def edited(folder: Path, change: str, to: str = "two.zip") -> None:
         summary.pop("digest")
         summary["config"]["pe"]["start"] = 0.9
         files[summaries[0]] = sealed(summary).encode()
+    elif change == "column":
+        files = {n: c for n, c in files.items() if n.split("/")[-2] not in of_conv(files)}
+    elif change == "foreign":
+        manifest["entry"] = "decaying"
+        for path in folder.glob("runs/flipflop/alibi/seed*/*.*"):
+            files[str(path.relative_to(folder))] = path.read_bytes()
     elif change == "outside":
         files["../gone.py"] = b""
     manifest["files"] = {name: digest_of(content) for name, content in files.items()}
@@ -111,6 +124,9 @@ def test_a_submission_is_checked_and_two_runs_are_made_again(there: Here, tmp_pa
     assert said.count("made again with the same errors") == 2
     again = there("submit", "pe=decaying", "suite=tiny", "to=again.zip", *MINE)
     assert "again.zip: 10 runs" in succeeded(again).out
+    succeeded(there("submit", "pe=decaying+conv", "suite=tiny", "to=conv.zip", *MINE))
+    with zipfile.ZipFile(tmp_path / "conv.zip") as archive:
+        assert json.loads(archive.read("submission.json"))["entry"] == "decaying"
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "one.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
         assert {"code/decaying_of_tests.py", "code/pe/decaying.yaml"} <= {*archive.namelist()}
@@ -131,9 +147,11 @@ def test_its_code_is_not_run(there: Here, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ("column", "flipflop: decaying+conv has no run, and the suite scores it"),
+        ("foreign", "it has runs of alibi, and is a submission of decaying"),
         ("error", "made again with other errors (sparse"),
         ("left out", "lacks seeds 0 at the chosen rate"),
-        ("rate", "flipflop: 3 of 4 rates were tried for decaying on all tuning seeds"),
+        ("rate", "flipflop: 3 of 4 rates were tried for decaying"),
         ("identity", "has the configuration of"),
     ],
 )
@@ -223,7 +241,7 @@ def test_a_submission_of_no_run_is_a_fault(there: Here, tmp_path: Path) -> None:
         (("pe=decaying", "suite=tiny"), "submit needs an entry and a file"),
         (
             ("pe=gone", "suite=tiny", "to=x.zip"),
-            "suite tiny has no runs of it (runs: decaying, decaying+conv)",
+            "suite tiny has no runs of it (runs: alibi, alibi+conv, decaying, ",
         ),
         (("pe=decaying", "suite=tiny", "to=one.zip"), "exists and is not overwritten"),
         (("pe=decaying", "suite=tiny", "to=x.tar"), "to=x.tar is not a .zip"),

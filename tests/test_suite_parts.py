@@ -51,6 +51,29 @@ def works(tmp_path: Path, **wanted: Any) -> list[Work]:
     return work(load_suite("tiny", tmp_path / "mine"), Wanted(**wanted))
 
 
+@pytest.mark.parametrize(
+    ("task", "base", "column", "seeds"),
+    [
+        ("flipflop", "rope", "conv", 8), ("needle", "rope", "alone", 5),
+        ("sort", "shaw", "alone", 5), ("flipflop", "rope", "large", 5), ("text", "rope", "conv", 3),
+        # As in parts 1 and 2.
+        ("sort", "mine", "conv", 8), ("needle", "mine", "alone", 5),
+    ],
+)  # fmt: skip
+def test_how_many_seeds_score_an_entry(task: str, base: str, column: str, seeds: int) -> None:
+    assert load_suite("v2").score_seeds(task, base, column) == seeds
+
+
+def test_the_columns_in_which_a_task_scores_an_entry() -> None:
+    suite = load_suite("v2")
+    assert suite.scored_in("sort", "mine") == ["mine", "mine+conv"]
+    assert suite.scored_in("sort", "shaw") == ["shaw"]
+    assert suite.scored_in("sort", "path_published") == ["path_published"]
+    assert suite.scored_in("sort", "rope") == ["rope", "rope+conv", "rope+large", "rope+large_conv"]
+    assert suite.scored_in("text", "mine") == []
+    assert load_suite("v1").scored_in("cycle", "mine") == ["mine"]
+
+
 @pytest.mark.usefixtures("line")
 def test_entries_and_their_words(tmp_path: Path) -> None:
     suite = load_suite("tiny", tmp_path / "mine")

@@ -3,7 +3,7 @@
     pip install x-transformers transformers
     pe-lab check --config-dir examples/outside model=x_transformers_pope
     pe-lab --config-dir examples/outside task=flipflop model=hf_mamba2 pe=none
-    pe-lab suite v1 --config-dir examples/outside model=hf_gated_deltanet tasks=flipflop
+    pe-lab suite v2 --config-dir examples/outside model=hf_gated_deltanet tasks=flipflop
 
 All of them compute on a CPU, by the plain PyTorch code of their packages.
 """

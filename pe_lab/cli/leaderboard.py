@@ -72,7 +72,7 @@ from pe_lab.results.presentation.leaderboard_details import (
 from pe_lab.results.presentation.needs import doubts, headline, needs_table
 from pe_lab.results.presentation.verdicts import Verdicts, verdict_table, with_verdicts
 from pe_lab.results.selection import FINDINGS, shipped_findings
-from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.results.suite import DEFAULT, SCORE, Suite, load_suite
 from pe_lab.results.verdicts import of_scores, shipped_diagnoses
 
 SHOWN = 10
@@ -199,7 +199,8 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
             entry: {entry, entry.split()[0], families.halves(found.suite, entry)[0].split()[0]}
             for entry in (*listed, *controls)
         }
-        check_known("pe={}", options.pe, [name for of in names.values() for name in sorted(of)])
+        known = dict.fromkeys(name for of in names.values() for name in sorted(of))
+        check_known("pe={}", options.pe, [*known])
         return {entry for entry, of in names.items() if of & {*options.pe}}
     every = options.all or options.shown == "needs"
     return None if every else families.most_evidence(found, tasks, listed, SHOWN)
@@ -258,7 +259,7 @@ def _notes(
     ]
     listed, _ = families.entry_order(found, tasks)
     more = len({*found.cells.filter(pl.col("task").is_in(tasks))["entry"]} & {*listed} - shown) \
-        if shown is not None else 0  # fmt: skip
+        if shown is not None and options.pe is None else 0  # fmt: skip
     hints = [
         f"{counted(more, 'more entry' if more == 1 else 'more entrie')}: all=true." if more else "",
         "More: view=families, task=flipflop, details=true."
@@ -308,8 +309,9 @@ def _where(suite: Suite, task: str) -> str:
     names = [name for name, of in suite.tasks.items() if f"task={task}" in of.words]
     if names:
         return f"it has that task with other keys, task={','.join(names)}"
-    for other in choices("suite"):
-        if task in load_suite(other).tasks and file.shipped(other).exists():
+    for other in sorted(choices("suite"), key=lambda name: name != DEFAULT):
+        rows, _ = file.shipped_rows(load_suite(other))
+        if len(rows.filter(task=task, phase=SCORE)):
             return f"pe-lab leaderboard suite={other} task={task} shows the runs that ship"
     if task in pl.scan_parquet(shipped_findings()).select("task").unique().collect()["task"]:
         return f"pe-lab results file={FINDINGS} task={task} shows the runs that ship"

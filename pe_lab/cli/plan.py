@@ -1,7 +1,7 @@
 """``pe-lab plan``: preregistered claims about a suite, and what the runs say of them.
 
     pe-lab plan                                  the claims behind the shipped results
-    pe-lab plan claim=cope-flipflop-74d8         each test of a claim (comma-separated)
+    pe-lab plan claim=conv-copy                  each test of a claim (comma-separated)
     pe-lab plan file=runs/claims.yaml            your claims: supported, not supported or not enough
                                                  runs
     pe-lab plan file=.. preregister=true         adds time, revision and digest to your new claims,
@@ -21,6 +21,7 @@ import polars as pl
 from pe_lab.common.errors import UsageError
 from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.common.suggest import check_known
+from pe_lab.config.choices import choices
 from pe_lab.results.leaderboard.claims import (
     Claims,
     check_claims,
@@ -28,9 +29,10 @@ from pe_lab.results.leaderboard.claims import (
     decide,
     read_claims,
     register,
+    shipped_claims,
     tuned_rates,
 )
-from pe_lab.results.leaderboard.file import shipped_claims, shipped_rows
+from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.presentation.formats import Format, print_tables
 from pe_lab.results.presentation.leaderboard_details import claims_table, details_table
@@ -61,7 +63,7 @@ def show(words: Sequence[str]) -> None:
     options, folder = parse(PlanOptions, rest), None if config_dir is None else Path(config_dir)
     if options.preregister and options.file is None:
         raise UsageError("plan preregister=true needs file=FILE.yaml: your claims")
-    path = shipped_claims(options.suite) if options.file is None else Path(options.file)
+    path = _shipped(options) if options.file is None else Path(options.file)
     claims = read_claims(path)
     suite = load_suite(claims.suite.rpartition("-")[0], folder)
     own = [] if folder is None else [one.stem for one in folder.glob("pe/*.yaml")]
@@ -84,6 +86,20 @@ def show(words: Sequence[str]) -> None:
     facts = {"verdicts": {one.name: one.verdict for one in decided}}
     tests = pl.concat([one.rows for one in decided])
     print_tables(options.format, tables, tests, None, notes, facts)
+
+
+def _shipped(options: PlanOptions) -> Path:
+    """The file of the claims about a suite that ship."""
+    ships = [name for name in choices("suite") if shipped_claims(name).exists()]
+    check_known("suite={}: no claims about it ship", [options.suite], ships)
+    here = shipped_claims(options.suite)
+    for name in ships:
+        known = read_claims(shipped_claims(name)).claims
+        if options.claim and name != options.suite and {*options.claim} <= known.keys():
+            raise UsageError(
+                f"claim={','.join(options.claim)} is about suite {name}: add suite={name}"
+            )
+    return here
 
 
 def _register(

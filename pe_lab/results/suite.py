@@ -111,14 +111,23 @@ class Suite(SuiteFile):
 
     def score_seeds(self, task: str, base: str, column: str) -> int:
         """How many seeds the score of an entry has on a task: the fewest of the parts with it."""
-        groups = [group for part in self.parts.values() for group in part]
-        seeds = [
-            group.seeds or self.protocol.seeds
-            for group in groups
-            if task in group.tasks and column in group.columns and SCORE in group.phases
+        seeds = [group.seeds for group in self._scoring(task, base) if column in group.columns]
+        return min((n or self.protocol.seeds for n in seeds), default=self.protocol.seeds)
+
+    def scored_in(self, task: str, base: str) -> list[str]:
+        """The names of an entry in the columns in which a task scores it."""
+        groups = self._scoring(task, base)
+        columns = [c for c in self.columns if any(c in g.columns for g in groups) or not self.parts]
+        return [name for c in columns if (name := self.named(base, c)) is not None]
+
+    def _scoring(self, task: str, base: str) -> list[Group]:
+        return [
+            group
+            for part in self.parts.values()
+            for group in part
+            if task in group.tasks and SCORE in group.phases
             if (base in group.entries if base in self.entries else group.yours)
         ]
-        return min(seeds, default=self.protocol.seeds)
 
     @property
     def first_column(self) -> str:
@@ -245,16 +254,17 @@ def task_digest(config: Mapping[str, Any], contents: dict[str, str] | None = Non
 
 def threshold(task: str, split: str) -> float:
     """The error up to which a split of a task (of conf/task/) counts as learned or generalised:
-    that of the suite where it names the task, else ``DEFAULT_THRESHOLD``."""
+    that of the suites of conf/suite/, the last one that has the task as its yaml is; else
+    ``DEFAULT_THRESHOLD``."""
     return _thresholds().get((task, split), DEFAULT_THRESHOLD)
 
 
 @cache
 def _thresholds() -> dict[tuple[str, str], float]:
-    return {
-        (word.partition("=")[2], split): value
-        for task in load_suite().tasks.values()
-        for word in task.words
-        if word.startswith("task=")
-        for split, value in task.thresholds.items()
-    }
+    found: dict[tuple[str, str], float] = {}
+    for task in (task for suite in suites() for task in suite.tasks.values()):
+        (name,) = (word.partition("=")[2] for word in task.words if word.startswith("task="))
+        limits = {(name, split): value for split, value in task.thresholds.items()}
+        other_keys = any(word.startswith("task.") for word in task.words)
+        found = {**limits, **found} if other_keys else {**found, **limits}
+    return found

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.resources import files
 from math import comb
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -176,15 +177,23 @@ def register(
     return new
 
 
+def shipped_claims(name: str) -> Path:
+    """Where the package has the preregistered claims about a suite; there may be no such file."""
+    return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.claims.yaml")))
+
+
 def registered(runs_dir: Path, suite: Suite) -> list[Claim]:
-    """The claims about a suite in ``runs_dir``; a file that is none of claims is a warning."""
-    path = runs_dir / FILE
-    try:
-        claims = read_claims(path) if path.exists() else None
-    except PeLabError as error:
-        logger.warning("%s", error)
-        return []
-    return [*claims.claims.values()] if claims and claims.suite == suite.version else []
+    """The claims about a suite that ship, and those in ``runs_dir``; a file that is none of claims
+    is a warning."""
+    found: list[Claim] = []
+    for path in (shipped_claims(suite.name), runs_dir / FILE):
+        try:
+            claims = read_claims(path) if path.exists() else None
+        except PeLabError as error:
+            logger.warning("%s", error)
+            continue
+        found += claims.claims.values() if claims and claims.suite == suite.version else []
+    return found
 
 
 def planned(claims: Iterable[Claim]) -> pl.Expr:

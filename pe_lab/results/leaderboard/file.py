@@ -37,11 +37,6 @@ def shipped(name: str) -> Path:
     return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.parquet")))
 
 
-def shipped_claims(name: str) -> Path:
-    """Where the package has the preregistered claims about the suite."""
-    return Path(str(files("pe_lab.results.leaderboard").joinpath(f"{name}.claims.yaml")))
-
-
 def shipped_again(suite: Suite) -> pl.DataFrame:
     """Shipped runs of the suite that were made again (``phases=again``)."""
     return shipped_rows(suite, f"{suite.name}.again")[0]

@@ -67,7 +67,7 @@ def packed(suite: Suite, entry: str, found: Found, config_dir: Path | None) -> b
     files += _code(config_dir)
     manifest = {
         "suite": suite.version,
-        "entry": entry,
+        "entry": halves(suite, entry)[0],
         "pe_lab": __version__,
         "files": {name: digest_of(content) for name, content in files},
     }
@@ -152,17 +152,29 @@ def faults(runs: Path, suite: Suite, manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def in_columns(rows: pl.DataFrame, suite: Suite, entry: str) -> list[str]:
-    """The names that an entry has in the columns of the suite: ``mine``, ``mine+conv``."""
-    return [name for name in rows["entry"].unique() if halves(suite, name)[0] == entry]
+    """The names that an entry has in the columns of the suite: ``mine``, ``mine+conv``, of
+    either."""
+    base, _ = halves(suite, entry)
+    return [name for name in rows["entry"].unique() if halves(suite, name)[0] == base]
 
 
 def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
     """Of each task that has runs, what the protocol has and the submission lacks."""
     protocol = suite.protocol
+    # Of encodings: a model from outside is run in the first column alone.
+    (model,) = (word.partition("=")[2] for word in suite.model if word.startswith("model="))
+    ours = rows.filter(model=model).group_by("task").agg(pl.col("entry").unique())
+    for task, entries in ours.sort("task").iter_rows():
+        bases = {halves(suite, entry)[0] for entry in entries}
+        needed = {name for base in bases for name in suite.scored_in(task, base)}
+        for name in sorted(needed - {*entries}):
+            yield f"{task}: {name} has no run, and the suite scores it"
     for task, entry, rate, tried in chosen_rates(rows, protocol).sort("task").iter_rows():
-        needed = 1 if protocol.search else len(protocol.rates)
-        if tried < needed:
-            yield f"{task}: {tried} of {needed} rates were tried for {entry} on all tuning seeds"
+        if tried < len(protocol.rates):
+            yield (
+                f"{task}: {tried} of {len(protocol.rates)} rates were tried for {entry} on all "
+                f"tuning seeds{', which ends no search' if protocol.search else ''}"
+            )
             continue
         scored = rows.filter(pl.col("phase") == SCORE, task=task, entry=entry, lr=rate)[
             "seed"

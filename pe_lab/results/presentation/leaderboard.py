@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.common.console import percent
+from pe_lab.common.output import first_of
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.leaderboard.families import (
     FITS,
@@ -53,24 +54,19 @@ def conclusion(found: Scores, columns: Mapping[str, list[str]]) -> str:
         sentence = "No success rate differs significantly from the highest"
     elif len(run) == 1:
         task, alike = run[0], tied[run[0]].alike
-        highest = [e for e in alike if rates[e][task].share == rates[alike[0]][task].share]
+        shares = [round(rates[entry][task].share, 9) for entry in alike]
+        highest = [e for e, share in zip(alike, shares, strict=True) if share == shares[0]]
         have = "have" if len(highest) > 1 else "has"
-        sentence = f"On {task}, {_first(highest)} {have} the highest success rate"
+        sentence = f"On {task}, {first_of(highest)} {have} the highest success rate"
     else:
         of = "tasks" if len(tasks) == len(columns) else "families of tasks"
-        named = _first([entry for entry in wins if wins[entry] == most])
+        named = first_of(ordered([entry for entry in wins if wins[entry] == most], rates))
         sentence = (
             f"{named}: the highest success rate, or not significantly different, in {most} of "
             f"{len(run)} {of}"
         )
     none = f" No encoding generalises on {', '.join(failed)}." if failed else ""
     return f"{sentence}.{none}"
-
-
-def _first(entries: Sequence[str]) -> str:
-    """``path``, or ``path and 2 more``."""
-    first, *others = entries
-    return f"{first} and {len(others)} more" if others else first
 
 
 def overview(

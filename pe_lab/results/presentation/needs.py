@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from pe_lab.common.output import counted
+from pe_lab.common.output import counted, first_of
 from pe_lab.core.metrics import wilson
 from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.leaderboard.families import compared_columns, entry_order, halves, missed
@@ -172,8 +172,7 @@ def headline(found: Scores, tasks: Sequence[str]) -> str:
         wins = Counter(e for need in made for e in need.counts[column] if need.of(column, e))
         if wins:
             n = max(wins.values())
-            entry, *others = (entry for entry in wins if wins[entry] == n)
-            named = f"{entry}{f' and {len(others)} more' if others else ''}"
+            named = first_of([entry for entry in wins if wins[entry] == n])
             of = f"{n} of {counted(len(made), 'task')}"
             best.append(f"{named}{f' with {column}' if at else ''} ({of})")
     if not best:
