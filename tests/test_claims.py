@@ -111,7 +111,7 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         [k(entry, "flipflop") for entry in ("fire", "cope", "path", "lstm", "rope", "none")]
         == [[4, 8], [6, 8], [8, 8], [8, 8], [0, 0], [0, 0]]
     ),
-    "Alone FIRE, PaTH and `none` sort at up to three times the length in 8 of 8 seeds; with it "
+    "Alone FIRE, PaTH and `none` sort at up to three times the length in 8 of 8 seeds. With it "
     "FIRE does in 6, `none` in 4 and PaTH in 2. The errors are near the threshold: PaTH's median "
     "there is 3.3 % alone and 5.9 % with it. RoPE sorts at no greater length": lambda: (
         [k(entry, "sort") for entry in ("fire", "none", "path")] == [[8, 6], [8, 4], [8, 2]]
