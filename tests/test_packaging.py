@@ -245,7 +245,7 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert len(notebook().cells) == 10
     assert_has(text[3], "runs/flipflop/rope/seed0", "in_domain")
-    assert_has(text[5], "path", "long_x4", "20", "mixed")
+    assert_has(text[5], "path", "long_x4", "8", "far competitors")
     assert_has(text[7], "distances clamped", "logits scaled")
     assert "alt.FacetChart" in text[9]
     assert (tmp_path / "recall.pdf").read_bytes().startswith(b"%PDF")
