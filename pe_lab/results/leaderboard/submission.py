@@ -31,6 +31,8 @@ RECORDS = (
     *("summary.json", "config.yaml", "overrides.yaml", "environment.json", "status.json"),
     "metrics.jsonl",
 )
+MODEL = "transformer"
+"""Of a suite whose yaml names no model."""
 LARGEST = 2**30
 """Bytes of all files of a submission."""
 Entry = list[tuple[str, bytes]]
@@ -162,8 +164,8 @@ def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
     """Of each task that has runs, what the protocol has and the submission lacks."""
     protocol = suite.protocol
     # Of encodings: a model from outside is run in the first column alone.
-    (model,) = (word.partition("=")[2] for word in suite.model if word.startswith("model="))
-    ours = rows.filter(model=model).group_by("task").agg(pl.col("entry").unique())
+    models = [word.partition("=")[2] for word in suite.model if word.startswith("model=")]
+    ours = rows.filter(pl.col("model").is_in(models or [MODEL])).group_by("task").agg(pl.col("entry").unique())
     for task, entries in ours.sort("task").iter_rows():
         bases = {halves(suite, entry)[0] for entry in entries}
         needed = {name for base in bases for name in suite.scored_in(task, base)}
