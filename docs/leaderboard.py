@@ -58,9 +58,10 @@ def page_of(text: Path) -> Path:
 def page(suite: str) -> str:
     """The whole page of a suite. A made part takes the place of its name, ``<!-- needs -->``."""
     path = TEXTS[suite]
-    text = path.read_text("utf-8").strip()
+    text, found = path.read_text("utf-8").strip(), shipped(suite)
     for name, made in MADE.items():
-        text = text.replace(f"<!-- {name} -->", made(suite).strip())
+        marker = f"<!-- {name} -->"
+        text = text.replace(marker, made(found).strip()) if marker in text else text
     return f"{NOTICE.format(path.name)}\n\n{text}\n"
 
 
@@ -96,24 +97,21 @@ def _run(found: Scores) -> list[str]:
     return [task for task in found.suite.tasks if task in {*found.cells["task"]}]
 
 
-def _needs(suite: str) -> str:
-    found = shipped(suite)
+def _needs(found: Scores) -> str:
     doubted = "\n".join(f"- {sentence}" for sentence in doubts(found, _run(found)))
     return f"{markdown(needs_table(found, _run(found)))}\n{doubted}"
 
 
-def _across(suite: str) -> str:
+def _across(found: Scores) -> str:
     """The entries with the most runs, over the tasks that they have."""
-    found = shipped(suite)
     tasks = _run(found)
     most = most_evidence(found, tasks, entry_order(found, tasks)[0], SHOWN)
     several = [one for one in across_tables(found, tasks, most) if len(one.rows) > 2]
     return "\n".join(map(markdown, several[:2]))
 
 
-def _columns(suite: str) -> str:
+def _columns(found: Scores) -> str:
     """k/n of every entry on every task: alone, and with the convolution."""
-    found = shipped(suite)
     made = needs(found, _run(found))
     run = {entry for need in made for counts in need.counts.values() for entry in counts}
     lines = [[e, *(_counts(need, e) for need in made)] for e in found.suite.entries if e in run]
@@ -130,7 +128,7 @@ MADE = {
     "needs": _needs,
     "columns": _columns,
     "across": _across,
-    "claims": lambda suite: markdown(claims_table(claims(suite))),
+    "claims": lambda found: markdown(claims_table(claims(found.suite.name))),
 }
 """Name -> what makes a part of the page."""
 

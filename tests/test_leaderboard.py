@@ -204,7 +204,7 @@ def test_failed_runs_and_lengths_not_reached_count_as_not_generalised() -> None:
 
 def test_flips_are_of_runs_that_began_again() -> None:
     """Of three seeds that generalise one does not the second time, one is the same run, read from
-    its folder, and one failed; a third result is none."""
+    its folder, and one failed. Third results do not count."""
     began = {"started": 2_000_000.0}
     first = flipflop("rope", 4, 3)
     later = [

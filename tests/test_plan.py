@@ -324,6 +324,16 @@ def test_the_shipped_claims(here: Here) -> None:
     assert row["p"] == pytest.approx(220 / 1307504)
 
 
+def test_the_shipped_runs_are_those_that_the_shipped_claims_name(tmp_path: Path) -> None:
+    suite = load_suite("v2")
+    rows, _ = file.shipped_rows(suite)
+    claims = registered(tmp_path, suite)
+    assert len(claims) == 9
+    named = rows.with_columns(named=planned(claims))
+    assert named["named"].equals(named["planned"])
+    assert 100 < named.drop_nulls("planned")["run_id"].n_unique() < 300
+
+
 def claim_at(time: str, **values: Any) -> Claim:
     content: Any = {**CLAIM, **values, "written": time}
     return Claim(**content, digest=digest_of("v1-0", content))

@@ -16,8 +16,7 @@ def written(suite: str) -> str:
 
 
 def unchecked(suite: str, claims: Iterable[str]) -> list[str]:
-    """The counts of seeds and the errors in % that stand in these sections and in none of the
-    claims."""
+    """The counts of seeds and errors in % of these sections that no claim covers."""
     sections = re.split(r"(?m)^(?=##? )", leaderboard.TEXTS[suite].read_text("utf-8"))
     said = " ".join(" ".join(one for one in sections if one.startswith(PARTS)).split())
     covered = [found.span() for claim in claims for found in re.finditer(re.escape(claim), said)]

@@ -194,7 +194,7 @@ def _shown(found: Scores, tasks: list[str], options: LeaderboardOptions) -> set[
     """
     listed, controls = families.entry_order(found, tasks)
     if options.pe is not None:
-        # An encoding stands for its columns and for its runs with other keys.
+        # pe=cope selects cope+conv and cope npos=16, too.
         names = {
             entry: {entry, entry.split()[0], families.halves(found.suite, entry)[0].split()[0]}
             for entry in (*listed, *controls)

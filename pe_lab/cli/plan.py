@@ -92,14 +92,13 @@ def _shipped(options: PlanOptions) -> Path:
     """The file of the claims about a suite that ship."""
     ships = [name for name in choices("suite") if shipped_claims(name).exists()]
     check_known("suite={}: no claims about it ship", [options.suite], ships)
-    here = shipped_claims(options.suite)
-    for name in ships:
-        known = read_claims(shipped_claims(name)).claims
-        if options.claim and name != options.suite and {*options.claim} <= known.keys():
-            raise UsageError(
-                f"claim={','.join(options.claim)} is about suite {name}: add suite={name}"
-            )
-    return here
+    claims = {*(options.claim or ())}
+    having = [n for n in ships if claims <= read_claims(shipped_claims(n)).claims.keys()]
+    if having and options.suite not in having:
+        raise UsageError(
+            f"claim={','.join(sorted(claims))} is about suite {having[0]}: add suite={having[0]}"
+        )
+    return shipped_claims(options.suite)
 
 
 def _register(

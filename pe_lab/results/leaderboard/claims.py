@@ -183,8 +183,8 @@ def shipped_claims(name: str) -> Path:
 
 
 def registered(runs_dir: Path, suite: Suite) -> list[Claim]:
-    """The claims about a suite that ship, and those in ``runs_dir``; a file that is none of claims
-    is a warning."""
+    """The shipped claims about a suite, and those in ``runs_dir``. A file that cannot be read as
+    claims is left out, with a warning."""
     found: list[Claim] = []
     for path in (shipped_claims(suite.name), runs_dir / FILE):
         try:

@@ -165,7 +165,11 @@ def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
     protocol = suite.protocol
     # Of encodings: a model from outside is run in the first column alone.
     models = [word.partition("=")[2] for word in suite.model if word.startswith("model=")]
-    ours = rows.filter(pl.col("model").is_in(models or [MODEL])).group_by("task").agg(pl.col("entry").unique())
+    ours = (
+        rows.filter(pl.col("model").is_in(models or [MODEL]))
+        .group_by("task")
+        .agg(pl.col("entry").unique())
+    )
     for task, entries in ours.sort("task").iter_rows():
         bases = {halves(suite, entry)[0] for entry in entries}
         needed = {name for base in bases for name in suite.scored_in(task, base)}
@@ -178,11 +182,9 @@ def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
                 f"tuning seeds{', which ends no search' if protocol.search else ''}"
             )
             continue
-        scored = rows.filter(pl.col("phase") == SCORE, task=task, entry=entry, lr=rate)[
-            "seed"
-        ].to_list()
+        scored = rows.filter(phase=SCORE, task=task, entry=entry, lr=rate)["seed"]
         seeds = suite.score_seeds(task, *halves(suite, entry))
-        missing = [seed for seed in range(seeds) if seed not in scored]
+        missing = [seed for seed in range(seeds) if seed not in {*scored}]
         if rate is not None and missing:
             listed = ", ".join(map(str, missing))
             yield f"{task}: the score of {entry} lacks seeds {listed} at the chosen rate {rate:g}"
