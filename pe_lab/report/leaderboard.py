@@ -208,7 +208,8 @@ def _halves(
 ) -> list[alt.Chart]:
     """The cells, their text, and the hatching of those that were not run."""
     names = list(dict.fromkeys(value["row"] for value in values))
-    top = alt.Axis(orient="top", labelAngle=0)
+    # At 12 points neighbours like copy_unique and selective_copy overlap.
+    top = alt.Axis(orient="top", labelAngle=0, labelFontSize=10)
     shade = alt.Scale(domain=[0, 1], range=[LIGHT, DARK])
     cells = alt.Chart().encode(
         x=alt.X("column:N", sort=list(tasks), title=None, axis=top, scale=alt.Scale(padding=0.04)),
