@@ -178,14 +178,9 @@ def heat_map(
         ]
     lines = [f"Success rate in %, averaged over the scored splits, suite {suite.title}."]
     lines += [f"Left: {parts[0]}; right: {parts[1]}."] if len(parts) > 1 else []
-    lines += [
-        "Grey, °: fewer than half of the seeds learn the task. Hatched: not run.",
-        *(
-            [f"Not run yet: {', '.join(left)}."]
-            if (left := [t for t in tasks if t not in run])
-            else []
-        ),
-    ]
+    lines.append("Grey, °: fewer than half of the seeds learn the task. Hatched: not run.")
+    if left := [task for task in tasks if task not in run]:
+        lines.append(f"Not run yet: {', '.join(left)}.")
     layers = alt.layer(*_halves(run, values, parts), data=alt.NamedData("rows"))
     chart: Any = layers.properties(width=alt.Step(76 // len(parts)), height=alt.Step(26)).facet(
         column=alt.Column("group:N", sort=list(by), title=None), spacing=8
