@@ -203,7 +203,7 @@ def _halves(
 ) -> list[alt.Chart]:
     """The cells, their text, and the hatching of those that were not run."""
     names = list(dict.fromkeys(value["row"] for value in values))
-    # At 12 points neighbours like copy_unique and selective_copy overlap.
+    # At the grid's 12 pixels neighbours like copy_unique and selective_copy overlap.
     top = alt.Axis(orient="top", labelAngle=0, labelFontSize=10)
     shade = alt.Scale(domain=[0, 1], range=[LIGHT, DARK])
     cells = alt.Chart().encode(

@@ -184,7 +184,7 @@ def _left_out(rows: pl.DataFrame, suite: Suite) -> Iterator[str]:
             continue
         scored = rows.filter(phase=SCORE, task=task, entry=entry, lr=rate)["seed"]
         seeds = suite.score_seeds(task, *halves(suite, entry))
-        missing = [seed for seed in range(seeds) if seed not in {*scored}]
+        missing = sorted({*range(seeds)} - {*scored})
         if rate is not None and missing:
             listed = ", ".join(map(str, missing))
             yield f"{task}: the score of {entry} lacks seeds {listed} at the chosen rate {rate:g}"
