@@ -404,7 +404,7 @@ def test_the_entries_with_the_most_evidence(here: Here, shipped: Path) -> None:
 
 
 def test_what_was_found_is_the_first_line(here: Here, shipped: Path) -> None:
-    first = "On recall, cope has the highest success rate."
+    first = "On recall, cope has the highest success rate of all encodings."
     assert here(*COMMAND, "view=families").out.splitlines()[0] == first
     first = "Works on the most tasks: cope and 1 more (1 of 1 task)."
     assert here(*COMMAND).out.splitlines()[0] == first
@@ -420,20 +420,20 @@ def test_what_was_found_is_the_first_line(here: Here, shipped: Path) -> None:
         (
             found,
             {"a": ["flipflop"], "b": ["recall"]},
-            "cope: the highest success rate, or not significantly different, in 1 of 2 tasks. No "
-            "encoding generalises on b.",
+            "Of all encodings, cope has the highest success rate, or one not significantly lower, "
+            "in 1 of 2 tasks. No encoding generalises on b.",
         ),
         (
             scored(*flipflop("cope", 20, 20), *flipflop("path", 20, 20), *flipflop("rope", 20, 0)),
             {"a": ["flipflop"], "b": ["recall"]},
-            "On a, cope and 1 more have the highest success rate.",
+            "On a, cope and 1 more have the highest success rate of all encodings.",
         ),
         (
             unlike,
             {"a": ["flipflop"], "b": ["recall"]},
             # Later in the suite, above in the table.
-            "path and 1 more: the highest success rate, or not significantly different, in 2 of 2 "
-            "tasks.",
+            "Of all encodings, path and 1 more have the highest success rate, or one not "
+            "significantly lower, in 2 of 2 tasks.",
         ),
         (found, {"c": ["sort"]}, "No run is scored yet."),
         (

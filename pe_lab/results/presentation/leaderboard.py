@@ -57,13 +57,15 @@ def conclusion(found: Scores, columns: Mapping[str, list[str]]) -> str:
         shares = [round(rates[entry][task].share, 9) for entry in alike]
         highest = [e for e, share in zip(alike, shares, strict=True) if share == shares[0]]
         have = "have" if len(highest) > 1 else "has"
-        sentence = f"On {task}, {first_of(highest)} {have} the highest success rate"
+        sentence = (
+            f"On {task}, {first_of(highest)} {have} the highest success rate of all encodings"
+        )
     else:
         of = "tasks" if len(tasks) == len(columns) else "families of tasks"
-        named = first_of(ordered([entry for entry in wins if wins[entry] == most], rates))
+        best = ordered([entry for entry in wins if wins[entry] == most], rates)
         sentence = (
-            f"{named}: the highest success rate, or not significantly different, in {most} of "
-            f"{len(run)} {of}"
+            f"Of all encodings, {first_of(best)} {'have' if len(best) > 1 else 'has'} the highest "
+            f"success rate, or one not significantly lower, in {most} of {len(run)} {of}"
         )
     none = f" No encoding generalises on {', '.join(failed)}." if failed else ""
     return f"{sentence}.{none}"

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import polars as pl
 
@@ -17,7 +16,7 @@ from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.leaderboard_details import at_ends, order_sentence
 
 WIDTH = 22
-"""Characters of a cell."""
+"""Characters of a list of entries in a cell, if it has two or more."""
 NEEDS = {
     "addition": "add",
     "brackets": "close brackets",
@@ -116,7 +115,10 @@ def _cells(need: Need) -> list[str]:
         works, some, fails = (
             [e for e in alone if need.of(first, e) is kind] for kind in (True, None, False)
         )
-        return [named(alone, works), named(alone, some), named(alone, fails, failing=True)]
+        return [
+            named(alone, several, failing=several is fails) or "-"
+            for several in (works, some, fails)
+        ]
     other = need.counts[second[0]]
     works = [e for e in alone if need.of(first, e)]
     gained = [e for e in other if need.of(second[0], e) and not need.of(first, e)]
@@ -124,44 +126,50 @@ def _cells(need: Need) -> list[str]:
     fails = [e for e in other if need.of(second[0], e) is need.of(first, e) is False]
     # The reader's runs are shown where the seeds do not tell, too.
     unclear, unclear_too = (
-        [e for e in sorted(need.yours & of.keys()) if need.of(column, e) is None]
+        named(of, [e for e in sorted(need.yours & of.keys()) if need.of(column, e) is None])
         for column, of in need.counts.items()
     )
     return [
-        named(alone, works, {"unclear:": unclear}),
-        named(other, gained, {"not": lost, "unclear:": unclear_too}),
-        named(other, fails, failing=True),
+        _joined({"unclear: ": unclear, "": named(alone, works)}),
+        _joined(
+            {
+                "unclear: ": unclear_too,
+                "": named(other, gained),
+                "not ": named(other, lost, failing=True),
+            }
+        ),
+        named(other, fails, failing=True) or "-",
     ]
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    """``none 8/8, +1; not fire 0/8``: those that are not empty, each after its word."""
+    return "; ".join(word + part for word, part in parts.items() if part) or "-"
 
 
 def _named(
     counts: Mapping[str, Count],
     entries: Sequence[str],
-    before: Mapping[str, Sequence[str]] = MappingProxyType({}),
     failing: bool = False,
     yours: Collection[str] = (),
 ) -> str:
-    """``path 20/20, fox 17/20, +2``: as many as the cell has room for, the reader's first, then
-    those with the clearest counts, of failing ones rope.
-
-    Args:
-        before: others that come before them, each with this word, as in ``not cope 0/8``.
-    """
+    """``path 20/20, fox 17/20, +2``: as many as there is room for, the reader's first, then those
+    with the clearest counts, of failing ones rope."""
 
     def rank(entry: str) -> tuple[bool, bool, float]:
         low, high = wilson(*counts[entry])
         return entry not in yours, failing and entry != BASELINE, high if failing else -low
 
-    listed = [(f"{word} ", entry) for word, several in before.items() for entry in several]
-    listed += [("", entry) for entry in sorted(entries, key=rank)]
-    named = {f"{word}{e}{' (yours)' if e in yours else ''}": e for word, e in listed}
-    names = [f"{name} {counts[entry][0]}/{counts[entry][1]}" for name, entry in named.items()]
+    names = [
+        f"{e}{' (yours)' if e in yours else ''} {counts[e][0]}/{counts[e][1]}"
+        for e in sorted(entries, key=rank)
+    ]
     for shown in range(len(names), 0, -1):
         more = [f"+{len(names) - shown}"] if shown < len(names) else []
         text = ", ".join([*names[:shown], *more])
         if len(text) <= WIDTH or shown == 1:
             return text
-    return "-"
+    return ""
 
 
 def headline(found: Scores, tasks: Sequence[str]) -> str:
@@ -187,7 +195,7 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         return []
     suite = found.suite
     runs = found.rows.filter("counts", pl.col("task").is_in(tasks)).unique("run_id")
-    unknown = f"{runs['processor'].null_count()} of {len(runs)}"
+    known = f"{runs['processor'].count()} of {len(runs)} scored runs have theirs recorded"
     later, flips = (
         found.cells.filter(pl.col("task").is_in(tasks)).select("again", "flips").sum().row(0)
     )
@@ -201,7 +209,6 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         order_sentence(found, tasks),
         f"{least} of {tuned} tuned learning rates lie at an end of the grid: a better one may lie "
         "beyond.",
-        f"On another processor single seeds differ{again}; {unknown} scored runs have none "
-        "recorded.",
+        f"On another processor single seeds differ{again}; {known}.",
     ]
     return [*filter(None, said)]
