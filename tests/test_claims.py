@@ -232,6 +232,18 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         ]
         == [2.4, 1.9, 24.7]
     ),
+    "No entry adds numbers of up to three times the digits in any seed. At up to twice ALiBi "
+    "does in 5 of 8 seeds with the convolution and in 0 alone, `conv` in 4 and in 3, FIRE in 3 and "
+    "in 1. RoPE, FoX, PaTH and the LSTM fit in 0 of 8 seeds, alone and with it. PaTH as published "
+    "fits in 3": lambda: (
+        on_splits("path_published", "addition")[IN_DOMAIN] == (3, 8)
+        and on_splits("path_published", "addition")["long_x3"] == (0, 8)
+        and {tuple(of["long_x3"]) for of in in_both([*TEN, *CONTROLS], "addition")} == {(0, 0)}
+        and [of["long_x2"] for of in in_both(["alibi", "conv", "fire"], "addition")]
+        == [[0, 5], [3, 4], [1, 3]]
+        and {tuple(of[IN_DOMAIN]) for of in in_both(["rope", "fox", "path", "lstm"], "addition")}
+        == {(0, 0)}
+    ),
     "PaTH copies in 8 of 8 seeds with its own and in 5 without (one-sided p = 0.1). It recalls in "
     "8 of 8 either way, and finds the majority in 8 and in 2": lambda: (
         [on_all(entry, "copy_unique")[0] for entry in ("path_published", "path")]
