@@ -204,7 +204,7 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
     size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
     least, tuned = at_ends(found, tasks)
     said = [
-        "Works: the 95 % interval of k/n lies above 50 %; does not, or neither: it lies below.",
+        "Works: the 95 % interval of k/n lies above 50 %. Not, does not, neither: it lies below.",
         f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
         order_sentence(found, tasks),
         f"{least} of {tuned} tuned learning rates lie at an end of the grid: a better one may lie "
