@@ -65,6 +65,10 @@ class Need:
         """Whether an entry works in a column."""
         return works(self.counts[column].get(entry))
 
+    def those(self, column: str, verdict: bool | None) -> list[str]:
+        """The entries of a column that work, that do not, or (None) whose seeds do not tell."""
+        return [entry for entry in self.counts[column] if self.of(column, entry) is verdict]
+
 
 def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
     """Those of these tasks that have a score; entries in the order of the suite."""
@@ -111,34 +115,27 @@ def _cells(need: Need) -> list[str]:
     first, *second = need.counts
     alone = need.counts[first]
     named = partial(_named, yours=need.yours)
+    works, unclear, fails = (need.those(first, verdict) for verdict in (True, None, False))
     if not second:
-        works, some, fails = (
-            [e for e in alone if need.of(first, e) is kind] for kind in (True, None, False)
-        )
         return [
-            named(alone, several, failing=several is fails) or "-"
-            for several in (works, some, fails)
+            named(alone, works) or "-",
+            named(alone, unclear) or "-",
+            named(alone, fails, failing=True) or "-",
         ]
-    other = need.counts[second[0]]
-    works = [e for e in alone if need.of(first, e)]
-    gained = [e for e in other if need.of(second[0], e) and not need.of(first, e)]
-    lost = [e for e in works if need.of(second[0], e) is False]
-    fails = [e for e in other if need.of(second[0], e) is need.of(first, e) is False]
+    column, other = second[0], need.counts[second[0]]
+    lost = [entry for entry in works if need.of(column, entry) is False]
+    neither = [entry for entry in need.those(column, False) if entry in fails]
     # The reader's runs are shown where the seeds do not tell, too.
-    unclear, unclear_too = (
-        named(of, [e for e in sorted(need.yours & of.keys()) if need.of(column, e) is None])
-        for column, of in need.counts.items()
+    yours, yours_too = (
+        named(of, sorted(need.yours.intersection(entries)))
+        for of, entries in ((alone, unclear), (other, need.those(column, None)))
     )
+    gained = named(other, [entry for entry in need.those(column, True) if entry not in works])
+    harmed = named(other, lost, failing=True)
     return [
-        _joined({"unclear: ": unclear, "": named(alone, works)}),
-        _joined(
-            {
-                "unclear: ": unclear_too,
-                "": named(other, gained),
-                "not ": named(other, lost, failing=True),
-            }
-        ),
-        named(other, fails, failing=True) or "-",
+        _joined({"unclear: ": yours, "": named(alone, works)}),
+        _joined({"unclear: ": yours_too, "": gained, "not ": harmed}),
+        named(other, neither, failing=True) or "-",
     ]
 
 
@@ -204,7 +201,7 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
     size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
     least, tuned = at_ends(found, tasks)
     said = [
-        "Works: the 95 % interval of k/n lies above 50 %. Not, does not, neither: it lies below.",
+        "An entry works if the 95 % interval of k/n lies above 50 %, not if it lies below.",
         f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
         order_sentence(found, tasks),
         f"{least} of {tuned} tuned learning rates lie at an end of the grid: a better one may lie "
