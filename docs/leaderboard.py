@@ -103,11 +103,16 @@ def _needs(found: Scores) -> str:
 
 
 def _across(found: Scores) -> str:
-    """The entries with the most runs, over the tasks that they have."""
+    """The entries with the most runs, over the tasks that they have; a second table for those that
+    have not run all of them."""
     tasks = _run(found)
     most = most_evidence(found, tasks, entry_order(found, tasks)[0], SHOWN)
-    several = [one for one in across_tables(found, tasks, most) if len(one.rows) > 2]
-    return "\n".join(map(markdown, several[:2]))
+    made, named = [], set[str]()
+    for one in across_tables(found, tasks, most):
+        entries = {row[0].text for row in one.rows}
+        made += [one] if len(entries) > 2 and entries - named else []
+        named |= entries
+    return "\n".join(map(markdown, made[:2]))
 
 
 def _columns(found: Scores) -> str:
@@ -119,9 +124,9 @@ def _columns(found: Scores) -> str:
 
 
 def _counts(need: Need, entry: str) -> str:
-    """``0/8, 8/8``, a count for each column; ``-`` for one that was not run, or for all."""
-    found = [of.get(entry) for of in need.counts.values()]
-    return ", ".join("{}/{}".format(*one) if one else "-" for one in found) if any(found) else "-"
+    """``0/8°, 8/8``, a count for each column; ``-`` for one that was not run, or for all."""
+    run = any(entry in counts for counts in need.counts.values())
+    return ", ".join(need.text(column, entry) for column in need.counts) if run else "-"
 
 
 MADE = {

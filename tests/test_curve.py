@@ -75,7 +75,7 @@ def test_the_table_and_the_picture(here: Here, shipped: None) -> None:
     out = succeeded(here(*COMMAND, "view=curve", "task=flipflop", "format=markdown")).out
     assert "| cope (not tuned) | 0 | 0 | 0 | 75 | 75 | 75 |" in out
     assert "| lstm (not tuned) | 0 | 0 | 0 | 0 | 100 | 100 |" in out
-    first = "Best at half the thresholds, in %: rope 50, cope 0, lstm 0; at twice: lstm 100, cope"
+    first = "at half the thresholds: rope 50, cope 0, lstm 0; at twice: lstm 100, cope"
     assert first in out
     assert here(*COMMAND, "view=curve", "to=curve.svg").status == 0
     drawn = Path("curve.svg").read_text("utf-8")

@@ -225,7 +225,7 @@ def test_flips_are_of_runs_that_began_again() -> None:
         table = task_table(found, "flipflop")
         assert "3/4 0.0‡ (2 of 3 flips)" in [text.text for text in table.rows[0]]
         assert table.caption.endswith("the other side of the threshold.")
-        assert "and 8 of 21 results on a split flip" in doubts(found, ["flipflop"])[-1]
+        assert "8 of 21 results on a split flip" in doubts(found, ["flipflop"])[-1]
     plain = scored(*first)
     assert "flip" not in f"{task_table(plain, 'flipflop')}{doubts(plain, ['flipflop'])}".replace(
         "flipflop", ""
@@ -445,17 +445,18 @@ def test_what_was_found_is_the_first_line(here: Here, shipped: Path) -> None:
         assert conclusion(scores_of, groups) == said
 
 
-def test_it_is_short(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("suite", ["v1", "v2"])
+def test_it_is_short(here: Here, monkeypatch: pytest.MonkeyPatch, suite: str) -> None:
     """At most 25 lines of 100 columns; with details where the runs come from."""
     out = io.StringIO()
     narrow = _Console(file=out, width=100, markup=False)
     monkeypatch.setattr("pe_lab.results.presentation.formats.console", lambda: narrow)
-    assert here(*COMMAND).status == 0
+    assert here("leaderboard", f"suite={suite}").status == 0
     lines = out.getvalue().splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 100
     assert "revision" not in out.getvalue()
-    assert here(*COMMAND, "details=true").status == 0
+    assert here("leaderboard", f"suite={suite}", "details=true").status == 0
     assert "revision: " in out.getvalue()
 
 
@@ -963,7 +964,7 @@ def test_a_figure_needs_a_file_and_a_task(here: Here, words: tuple[str, ...], sa
 
 def test_the_page_of_a_shipped_file(shipped: Path) -> None:
     text = leaderboard.page("v1")
-    assert "| keep last write (flipflop) | cope 19/20, lstm 8/8 | alibi 0/1 | rope 2/20 |" in text
+    assert "| keep last write (flipflop) | cope 19/20, lstm 8/8 | alibi 0/1° | rope 2/20 |" in text
     # Of the claim's seeds, 8 to 19; in this file they began in 1970.
     assert (
         "| cope-flipflop-74d8 | cope over rope | flipflop: long\\_x4 | 11/12, others ≤ 0/12 "

@@ -24,6 +24,7 @@ from pe_lab.results.presentation.leaderboard import conclusion
 from pe_lab.results.presentation.needs import doubts, headline, needs_table, works
 from pe_lab.results.suite_file import Column
 
+SIX = ("rope", "t5", "fire", "cope", "path", "none")
 TWO = replace(SUITE, columns={"alone": Column(), "conv": Column(words=("model.conv=3",))})
 
 
@@ -109,11 +110,35 @@ def test_five_sentences_of_doubt() -> None:
     said = doubts(one, ["flipflop"])
     assert len(said) == 5
     assert "2 layers of width 64" in said[1]
-    assert said[2].startswith("Best at half the thresholds, in %: path 100, rope+conv 100; at")
-    assert "differ; 16 of 16 scored runs have theirs recorded." in said[4]
+    assert said[2].endswith("in % at half the thresholds: path 100; at twice: path 100.")
+    assert "seeds differ; 16 of 16 runs have theirs recorded." in said[4]
     assert doubts(one, ["sort"]) == []
     apart = [run("path", "flipflop", 0, [0.0] * 7), run("rope", "sort", 0, [0.0] * 3)]
     assert len(doubts(scores(SUITE, rows(*apart), rows()), ["flipflop", "sort"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("longer", "said"),
+    [({}, ": a better one may lie beyond."),
+     ({"fox": 8, "rope": 0}, "; twice the steps change 0 of 2 cells."),
+     ({"fox": 3, "rope": 4, "alibi": 8}, "; twice the steps change 2 of 3 cells "
+      "(rope on flipflop, +1)."),
+     (dict.fromkeys(SIX, 8),
+      "; twice the steps change 6 of 6 cells (rope on flipflop, +5)."),
+     ({"fox": 3, "kerple": 8}, "; twice the steps change 1 of 1 cells (fox on flipflop)."),
+     ],
+)  # fmt: skip
+def test_the_doubt_about_the_setting_names_the_cells_that_twice_the_steps_change(
+    longer: Mapping[str, int], said: str
+) -> None:
+    k = dict.fromkeys(SIX, 3) | {"fox": 4, "alibi": 8}
+    ran = [
+        run(e, "flipflop", n, [0.0 if n < seeds else 0.5] * 7, phase=phase)
+        for phase, counts in (("score", k), ("steps_x2", longer))
+        for e, seeds in counts.items()
+        for n in range(8)
+    ]
+    assert doubts(scores(TWO, rows(*ran), rows()), ["flipflop"])[3].endswith(said)
 
 
 def test_entries_of_all_columns_have_their_place() -> None:

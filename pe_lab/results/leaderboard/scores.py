@@ -1,7 +1,7 @@
 """From runs to scores: which of them count, at which rate, and how many of them generalise."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -153,6 +153,18 @@ def cells_of(found: Scores, phase: str) -> pl.DataFrame:
             threshold=pl.col("task").replace_strict(limits, return_dtype=pl.Float64),
         )
     return _cells(rows.with_columns(counts=pl.lit(True)))
+
+
+def paired(found: Scores, phase: str) -> tuple[Scores, Scores]:
+    """The score and another phase at the chosen rate, of the seeds that both have."""
+    seeds = ["task", "entry", "seed", "seed_init"]
+    of = (pl.col("phase") == phase) & (pl.col("lr") == pl.col("chosen"))
+    both = found.rows.filter(of).join(found.rows.filter("counts"), on=seeds, how="semi")
+    rows = found.rows.join(both.select(seeds).unique(), on=seeds, how="semi", maintain_order="left")
+    first, other = rows, rows.with_columns(counts=of)
+    return replace(found, rows=first, cells=_cells(first)), replace(
+        found, rows=other, cells=_cells(other)
+    )
 
 
 def _cells(rows: pl.DataFrame) -> pl.DataFrame:

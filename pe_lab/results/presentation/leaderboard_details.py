@@ -79,14 +79,10 @@ def _across(
         ],
         words=1,
         rows=[line(entry) for entry in rows],
-        caption="Seeds that all have. lower than, higher than: how many entries it errs "
-        "significantly less, more than.",
+        caption="Only seeds that all entries have. lower than: how many entries have a "
+        "significantly higher error; higher than: a lower one.",
         closing=[line(entry) for entry in controls if entry in of],
     )
-
-
-FIRST = 3
-"""Entries that a sentence on their order names."""
 
 
 def curve_table(found: Scores, tasks: Sequence[str], shown: Collection[str] | None) -> Table:
@@ -111,13 +107,15 @@ def curve_table(found: Scores, tasks: Sequence[str], shown: Collection[str] | No
     )
 
 
-def order_sentence(found: Scores, tasks: Sequence[str]) -> str:
+def order_sentence(found: Scores, tasks: Sequence[str], first: int = 3) -> str:
     """Which entries come first at half and at twice the stated thresholds."""
     half, twice = (
-        ", ".join(f"{entry} {share_text(share)}" for entry, share in order[:FIRST])
+        ", ".join(f"{entry} {share_text(share)}" for entry, share in order[:first])
         for order in (order_at(found, tasks, times) for times in (0.5, 2))
     )
-    return f"Best at half the thresholds, in %: {half}; at twice: {twice}." if half else ""
+    if not half:
+        return ""
+    return f"Highest success rates in % at half the thresholds: {half}; at twice: {twice}."
 
 
 def phases_table(found: Scores, task: str) -> Table | None:
@@ -353,7 +351,8 @@ def claims_table(decided: Sequence[Decided]) -> Table:
             "others that fit", "largest p", "verdict")  # fmt: skip
     caption = (
         "Lowest success rate of the encoding claimed to be better, and the highest of the others. "
-        "Others that fit: those of which half of the seeds fit the task. claim=NAME: each test."
+        "Others that fit: how many others fit the task in at least half of their seeds. "
+        "claim=NAME: each test."
     )
     return Table("preregistered claims", head, len(head), lines, caption)
 

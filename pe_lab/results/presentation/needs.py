@@ -1,18 +1,19 @@
 """The first screen of ``pe-lab leaderboard``: which encoding when, and what to doubt."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import polars as pl
 
 from pe_lab.common.output import counted, first_of
-from pe_lab.core.metrics import wilson
+from pe_lab.core.metrics import IN_DOMAIN, wilson
 from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.leaderboard.families import compared_columns, entry_order, halves, missed
-from pe_lab.results.leaderboard.scores import Scores
+from pe_lab.results.leaderboard.scores import Scores, paired
 from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.presentation.leaderboard import UNLEARNED
 from pe_lab.results.presentation.leaderboard_details import at_ends, order_sentence
 
 WIDTH = 22
@@ -54,16 +55,25 @@ class Need:
     Args:
         counts: column of the suite -> entry, without its column -> k of n seeds that generalise to
             every scored split.
+        unlearned: columns and entries of which fewer than half of the seeds fit in domain.
         yours: the entries of which no run ships.
     """
 
     task: str
     counts: Mapping[str, Mapping[str, Count]]
-    yours: frozenset[str] = frozenset()
+    unlearned: frozenset[tuple[str, str]]
+    yours: frozenset[str]
 
     def of(self, column: str, entry: str) -> bool | None:
         """Whether an entry works in a column."""
         return works(self.counts[column].get(entry))
+
+    def text(self, column: str, entry: str) -> str:
+        """``7/8``, ``0/8°`` where the task was not learned, ``-`` where it was not run."""
+        if entry not in self.counts[column]:
+            return "-"
+        k, n = self.counts[column][entry]
+        return f"{k}/{n}{UNLEARNED if (column, entry) in self.unlearned else ''}"
 
     def those(self, column: str, verdict: bool | None) -> list[str]:
         """The entries of a column that work, that do not, or (None) whose seeds do not tell."""
@@ -85,8 +95,14 @@ def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
             if column in counts:
                 shares = of[task].values()
                 counts[column][base] = sum(share == 0 for share in shares), len(shares)
-        made += [Need(task, counts, yours)] if runs else []
+        made += [Need(task, counts, _unlearned(found, task), yours)] if runs else []
     return made
+
+
+def _unlearned(found: Scores, task: str) -> frozenset[tuple[str, str]]:
+    inside = found.cells.filter(task=task, split=IN_DOMAIN).select("entry", "k", "n")
+    few = [halves(found.suite, entry) for entry, k, n in inside.iter_rows() if not _half((k, n))]
+    return frozenset((column, entry) for entry, column in few)
 
 
 def needs_table(found: Scores, tasks: Sequence[str]) -> Table:
@@ -113,29 +129,28 @@ def _label(task: str) -> str:
 
 def _cells(need: Need) -> list[str]:
     first, *second = need.counts
-    alone = need.counts[first]
-    named = partial(_named, yours=need.yours)
+    named = partial(_named, need)
     works, unclear, fails = (need.those(first, verdict) for verdict in (True, None, False))
     if not second:
         return [
-            named(alone, works) or "-",
-            named(alone, unclear) or "-",
-            named(alone, fails, failing=True) or "-",
+            named(first, works) or "-",
+            named(first, unclear) or "-",
+            named(first, fails, failing=True) or "-",
         ]
-    column, other = second[0], need.counts[second[0]]
+    (column,) = second
     lost = [entry for entry in works if need.of(column, entry) is False]
     neither = [entry for entry in need.those(column, False) if entry in fails]
     # The reader's runs are shown where the seeds do not tell, too.
     yours, yours_too = (
         named(of, sorted(need.yours.intersection(entries)))
-        for of, entries in ((alone, unclear), (other, need.those(column, None)))
+        for of, entries in ((first, unclear), (column, need.those(column, None)))
     )
-    gained = named(other, [entry for entry in need.those(column, True) if entry not in works])
-    harmed = named(other, lost, failing=True)
+    gained = named(column, [entry for entry in need.those(column, True) if entry not in works])
+    harmed = named(column, lost, failing=True)
     return [
-        _joined({"unclear: ": yours, "": named(alone, works)}),
+        _joined({"unclear: ": yours, "": named(first, works)}),
         _joined({"unclear: ": yours_too, "": gained, "not ": harmed}),
-        named(other, neither, failing=True) or "-",
+        named(column, neither, failing=True) or "-",
     ]
 
 
@@ -144,21 +159,16 @@ def _joined(parts: Mapping[str, str]) -> str:
     return "; ".join(word + part for word, part in parts.items() if part) or "-"
 
 
-def _named(
-    counts: Mapping[str, Count],
-    entries: Sequence[str],
-    failing: bool = False,
-    yours: Collection[str] = (),
-) -> str:
+def _named(need: Need, column: str, entries: Sequence[str], failing: bool = False) -> str:
     """``path 20/20, fox 17/20, +2``: as many as there is room for, the reader's first, then those
     with the clearest counts, of failing ones rope."""
 
     def rank(entry: str) -> tuple[bool, bool, float]:
-        low, high = wilson(*counts[entry])
-        return entry not in yours, failing and entry != BASELINE, high if failing else -low
+        low, high = wilson(*need.counts[column][entry])
+        return entry not in need.yours, failing and entry != BASELINE, high if failing else -low
 
     names = [
-        f"{e}{' (yours)' if e in yours else ''} {counts[e][0]}/{counts[e][1]}"
+        f"{e}{' (yours)' if e in need.yours else ''} {need.text(column, e)}"
         for e in sorted(entries, key=rank)
     ]
     for shown in range(len(names), 0, -1):
@@ -192,20 +202,46 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         return []
     suite = found.suite
     runs = found.rows.filter("counts", pl.col("task").is_in(tasks)).unique("run_id")
-    known = f"{runs['processor'].count()} of {len(runs)} scored runs have theirs recorded"
+    known = f"{runs['processor'].count()} of {len(runs)} runs have theirs recorded"
     later, flips = (
         found.cells.filter(pl.col("task").is_in(tasks)).select("again", "flips").sum().row(0)
     )
-    again = f", and {flips} of {later} results on a split flip when made again" if later else ""
+    flipped = f"{flips} of {later} results on a split flip" if later else "single seeds differ"
     sizes = dict(word.removeprefix("model.").partition("=")[::2] for word in suite.model)
     size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
     least, tuned = at_ends(found, tasks)
     said = [
-        "An entry works if the 95 % interval of k/n lies above 50 %, not if it lies below.",
+        "An entry works if the 95 % interval of k/n lies above 50 %; "
+        f"{UNLEARNED}: most seeds do not learn the task.",
         f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
-        order_sentence(found, tasks),
-        f"{least} of {tuned} tuned learning rates lie at an end of the grid: a better one may lie "
-        "beyond.",
-        f"On another processor single seeds differ{again}; {known}.",
+        order_sentence(found, tasks, 1),
+        f"{least} of {tuned} rates lie at the grid's end"
+        f"{_more_steps(found, tasks) or ': a better one may lie beyond'}.",
+        f"On another processor {flipped}; {known}.",
     ]
     return [*filter(None, said)]
+
+
+def _more_steps(found: Scores, tasks: Sequence[str]) -> str:
+    """``; twice the steps change 1 of 9 cells (fox on majority)``: those where at least half of the
+    seeds that ran twice generalise to every split with one number of steps only; empty if none
+    ran twice."""
+    for times in found.suite.protocol.longer[:1]:
+        once, longer = paired(found, f"steps_x{times}")
+        ran = [
+            (f"{entry} on {before.task}", _half(count), _half(after.counts[column][entry]))
+            for before, after in zip(needs(once, tasks), needs(longer, tasks), strict=True)
+            for column, counts in before.counts.items()
+            for entry, count in counts.items()
+        ]
+        changed = [name for name, before, after in ran if before != after]
+        if ran:
+            rest = f", +{len(changed) - 1}" if len(changed) > 1 else ""
+            named = f" ({changed[0]}{rest})" if changed else ""
+            many = "twice" if times == 2 else f"{times} times"
+            return f"; {many} the steps change {len(changed)} of {len(ran)} cells{named}"
+    return ""
+
+
+def _half(count: Count) -> bool:
+    return 2 * count[0] >= count[1]
