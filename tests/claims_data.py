@@ -15,7 +15,7 @@ from pe_lab.results.leaderboard import scores
 from pe_lab.results.leaderboard.claims import Decided
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.needs import Need, needs
-from pe_lab.results.suite import TUNING
+from pe_lab.results.suite import TUNING, load_suite
 
 TEN = ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "fire", "cope", "fox", "path"]
 CONTROLS = ["conv", "lstm", "linear_attention"]
@@ -41,6 +41,11 @@ def at_twice_the_threshold() -> Scores:
 
 def tasks() -> set[str]:
     return {*found().cells["task"]}
+
+
+def same_as_in_v1(task: str) -> bool:
+    there = load_suite("v1").tasks.get(task)
+    return there is not None and there.digest == found().suite.tasks[task].digest
 
 
 def need(task: str, of: Scores | None = None) -> Need:
@@ -74,6 +79,12 @@ def on_splits(entry: str, task: str, of: Scores | None = None) -> dict[str, tupl
     """Split -> k of n seeds that generalise; the entry has its column's name."""
     cells = (of or found()).cells.filter(entry=entry, task=task)
     return {split: (k, n) for split, k, n in cells.select("split", "k", "n").iter_rows()}
+
+
+def of_split(task: str, split: str) -> dict[str, tuple[int, int]]:
+    """Entry, with its column's name -> k of n seeds that generalise to a split."""
+    cells = found().cells.filter(task=task, split=split).select("entry", "k", "n")
+    return {entry: (k, n) for entry, k, n in cells.iter_rows()}
 
 
 def in_both(

@@ -18,10 +18,12 @@ from claims_data import (
     median,
     need,
     of_equal_size,
+    of_split,
     on_all,
     on_splits,
     parameters,
     restored,
+    same_as_in_v1,
     steps_of,
     tasks,
     tuning_errors,
@@ -68,20 +70,11 @@ CLAIMS: dict[str, Callable[[], bool]] = {
             for task in ("flipflop", "counting")
         )
     ),
-    "shares seven of these ten tasks": lambda: (
-        [len(tasks() & {*of.suite.tasks}) for of in (found(), leaderboard.shipped("v1"))] == [10, 8]
-        and sum(
-            found().suite.tasks[task].digest == leaderboard.shipped("v1").suite.tasks[task].digest
-            for task in tasks() & {*leaderboard.shipped("v1").suite.tasks}
-        )
-        == 7
+    "shares eight of these eleven tasks": lambda: (
+        len(tasks()) == 11 and len({task for task in tasks() if same_as_in_v1(task)}) == 8
     ),
-    "Navigation, needle and text are not scored": lambda: (
-        {*found().suite.tasks} - tasks() == {"navigation", "needle", "text"}
-    ),
-    "every seed; alone 0 and 2 do": lambda: all(
-        [sum(k(entry, task)[at] == 8 for entry in TEN) for at in (0, 1)] == [alone, conv]
-        for task, alone, conv in (("copy_unique", 0, 5), ("recall", 2, 7))
+    "Needle and text are not scored": lambda: (
+        {*found().suite.tasks} - tasks() == {"needle", "text"}
     ),
     "one cause with it: RoPE's heads pick other keys at distances that they have not seen. "
     "Distances clamped to the trained ones restore 97 % of the added error on recall and 75 % on "
@@ -263,6 +256,20 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         and in_both([*TEN, *CONTROLS], "addition", "long_x3") == [[0, 0]] * 13
         and in_both(["alibi", "conv", "fire"], "addition", "long_x2") == [[0, 5], [3, 4], [1, 3]]
         and in_both(["rope", "fox", "path", "lstm"], "addition", IN_DOMAIN) == [[0, 0]] * 4
+    ),
+    "An entry passes with at most 15 % wrong observations. On twice as many places with objects at "
+    "fewer of them (`sparse`), PaTH as published generalises in 5 of 5 seeds, PaTH in 2 alone and "
+    "in 4 with the convolution, no other entry in any. At four times the length PaTH as published "
+    "does in 1 of 5, no other entry in any. In 18 of 27 cells most seeds do not learn the "
+    "task": lambda: (
+        {*found().suite.tasks["navigation"].generalises.values()} == {0.15}
+        and [
+            {entry: k for entry, (k, n) in of_split("navigation", split).items() if k and n == 5}
+            for split in ("sparse", "long_x4")
+        ]
+        == [{"path": 2, "path+conv": 4, "path_published": 5}, {"path_published": 1}]
+        and len(need("navigation").unlearned) == 18
+        and len(of_split("navigation", "sparse")) == 27
     ),
     "At least two of these three then fit in 3 more of the 35 cells: ALiBi on copying and recall, "
     "FoX on sorting. In 6 more they generalise to every split: FoX and PaTH on majority, ALiBi "
