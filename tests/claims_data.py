@@ -15,7 +15,7 @@ from pe_lab.results.leaderboard import scores
 from pe_lab.results.leaderboard.claims import Decided
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.needs import Need, needs
-from pe_lab.results.suite import TUNING, load_suite
+from pe_lab.results.suite import EQUAL_PARAMETERS, TUNING, load_suite
 
 TEN = ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "fire", "cope", "fox", "path"]
 CONTROLS = ["conv", "lstm", "linear_attention"]
@@ -81,9 +81,9 @@ def on_splits(entry: str, task: str, of: Scores | None = None) -> dict[str, tupl
     return {split: (k, n) for split, k, n in cells.select("split", "k", "n").iter_rows()}
 
 
-def of_split(task: str, split: str) -> dict[str, tuple[int, int]]:
+def of_split(task: str, split: str, of: Scores | None = None) -> dict[str, tuple[int, int]]:
     """Entry, with its column's name -> k of n seeds that generalise to a split."""
-    cells = found().cells.filter(task=task, split=split).select("entry", "k", "n")
+    cells = (of or found()).cells.filter(task=task, split=split).select("entry", "k", "n")
     return {entry: (k, n) for entry, k, n in cells.iter_rows()}
 
 
@@ -163,32 +163,51 @@ def parameters(entry: str, task: str) -> int:
     return int(of)
 
 
-def of_equal_size() -> list[int]:
-    """By how many of five seeds that generalise to every split an encoding differs with as many
-    parameters as RoPE."""
+@cache
+def of_equal_size() -> dict[tuple[str, str], tuple[int, int]]:
+    """Entry and task -> how many of five seeds generalise to every split, and how many do with as
+    many parameters as RoPE."""
     own, equal = (
         {
-            (entry, task): on_all(entry, task, of)[0]
-            for task in ("flipflop", "recall", "copy_unique")
-            for entry in ("learned", "fire", "cope", "fox", "path")
+            (entry, task): counts["alone"][entry]
+            for task, counts in ((one.task, one.counts) for one in needs(of, [*tasks()]))
+            for entry in counts["alone"]
         }
-        for of in scores.paired(found(), "equal_parameters")
+        for of in scores.paired(found(), EQUAL_PARAMETERS)
     )
-    assert {n for of in (own, equal) for _, n in filter(None, of.values())} == {5}
-    return [abs(own[key][0] - equal[key][0]) for key in own]  # type: ignore[index]
+    assert {n for of in (own, equal) for _, n in of.values()} == {5}
+    assert len(own) == len(equal) == 15
+    return {key: (own[key][0], equal[key][0]) for key in own}
+
+
+def switched(rows: pl.DataFrame) -> pl.DataFrame:
+    """Of each run that was made again, whether it generalises to every split, first and again."""
+    limits = pl.col("split") != IN_DOMAIN, pl.col("threshold").is_not_null()
+    reached = (
+        (pl.col(one).fill_null(1) <= pl.col("threshold")).all().alias(one)
+        for one in ("error", "again")
+    )
+    again = rows.filter(pl.col("again").is_not_null(), *limits)
+    return again.group_by("entry", "task", "seed").agg(reached)
 
 
 @cache
-def made_again() -> dict[tuple[str, str], tuple[int, int]]:
-    """Entry and task -> how many of eight seeds generalise to every split, first and again."""
-    limits = pl.col("split") != IN_DOMAIN, pl.col("threshold").is_not_null()
-    rows = found().rows.filter("counts", pl.col("again").is_not_null(), *limits)
-    reached = ((pl.col(one) <= pl.col("threshold")).all().alias(one) for one in ("error", "again"))
+def made_again() -> dict[tuple[str, str], tuple[int, int, int]]:
+    """Entry and task -> how many of eight seeds generalise to every split, first and again, and how
+    many of them do once only."""
+    switches = (pl.col("error") != pl.col("again")).sum().alias("switches")
     counts = (
-        rows.group_by("entry", "task", "seed")
-        .agg(reached)
+        switched(found().rows.filter("counts"))
         .group_by("entry", "task")
-        .agg(pl.len(), pl.col("error", "again").sum())
+        .agg(pl.len(), pl.col("error", "again").sum(), switches)
     )
     assert {*counts["len"]} == {8}
-    return {(entry, task): (a, b) for entry, task, _, a, b in counts.iter_rows()}
+    return {(entry, task): (a, b, c) for entry, task, _, a, b, c in counts.iter_rows()}
+
+
+def equal_size_again(entry: str, task: str) -> int:
+    """Of five seeds with as many parameters as RoPE those that generalise when made again."""
+    rows = found().rows.filter(phase=EQUAL_PARAMETERS, entry=entry, task=task)
+    made = switched(rows)
+    assert len(made) == 5
+    return int(made["again"].sum())

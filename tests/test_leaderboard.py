@@ -53,7 +53,7 @@ from pe_lab.results.presentation.leaderboard_details import (
     tuning_table,
 )
 from pe_lab.results.presentation.needs import doubts
-from pe_lab.results.suite import Suite, task_digest
+from pe_lab.results.suite import Suite, load_suite, task_digest
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import digest_of
 
@@ -217,7 +217,12 @@ def test_flips_are_of_runs_that_began_again() -> None:
     elsewhere = run("rope", "majority", 0, [0.0, 0.0, 0.0])
     elsewhere_later = run("rope", "majority", 0, [0.0, 0.9, 0.9], **began)
     second = rows(*later, elsewhere_later)
-    for given in ({"yours": second}, {"yours": NONE, "again": second}):
+    same = rows(*first).filter(pl.col("seed") != 1).with_columns(started=4_000_000.0)
+    for given in (
+        {"yours": second},
+        {"yours": NONE, "again": second},
+        {"yours": second, "again": same},
+    ):
         found = scores(SUITE, rows(*first, elsewhere), **given)
         counted = [cell(found, "rope", split) for split in ("sparse", "dense")]
         assert [(row["k"], row["n"]) for row in counted] == [(3, 4)] * 2
@@ -230,6 +235,16 @@ def test_flips_are_of_runs_that_began_again() -> None:
     assert "flip" not in f"{task_table(plain, 'flipflop')}{doubts(plain, ['flipflop'])}".replace(
         "flipflop", ""
     )
+
+
+def test_the_second_results_that_ship_are_of_shipped_runs() -> None:
+    suite = load_suite("v2")
+    first, again = file.shipped_rows(suite)[0], file.shipped_again(suite)
+    key = ["run_id", "split", "task", "entry", "phase", "lr", "seed", "steps", "n"]
+    both = again.join(first, on=key, how="inner", suffix="_first")
+    assert len(both) == len(again) > 1000
+    assert (both["started"] != both["started_first"]).all()
+    assert both["processor"].ne_missing(both["processor_first"]).all()
 
 
 def test_a_run_counts_once() -> None:

@@ -60,7 +60,7 @@ def scores(
         again: second results of runs, which change no score.
     """
     rows, notes = once(shipped, yours)
-    later = yours if again is None else pl.concat([again, yours])
+    later = yours if again is None else pl.concat([yours, again])
     rows = rows.join(
         _second(rows, later), on=["run_id", "split"], how="left", maintain_order="left"
     )

@@ -79,8 +79,8 @@ def _across(
         ],
         words=1,
         rows=[line(entry) for entry in rows],
-        caption="Only seeds that all entries have. lower than: how many entries have a "
-        "significantly higher error; higher than: a lower one.",
+        caption="Seeds 0 to 7 at most. lower than: how many entries have a significantly higher "
+        "error on the seeds that both have; higher than: a lower one.",
         closing=[line(entry) for entry in controls if entry in of],
     )
 

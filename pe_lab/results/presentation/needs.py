@@ -56,13 +56,13 @@ class Need:
         counts: column of the suite -> entry, without its column -> k of n seeds that generalise to
             every scored split.
         unlearned: columns and entries of which fewer than half of the seeds fit in domain.
-        yours: the entries of which no run ships.
+        yours: columns and entries of which no run ships.
     """
 
     task: str
     counts: Mapping[str, Mapping[str, Count]]
     unlearned: frozenset[tuple[str, str]]
-    yours: frozenset[str]
+    yours: frozenset[tuple[str, str]]
 
     def of(self, column: str, entry: str) -> bool | None:
         """Whether an entry works in a column."""
@@ -84,7 +84,8 @@ def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
     """Those of these tasks that have a score; entries in the order of the suite."""
     suite = found.suite
     ships = found.rows.filter("counts").group_by("entry").agg(pl.col("shipped").any())
-    yours = frozenset(halves(suite, e)[0] for e, shipped in ships.iter_rows() if not shipped)
+    mine = (halves(suite, entry) for entry, shipped in ships.iter_rows() if not shipped)
+    yours = frozenset((column, entry) for entry, column in mine)
     made = []
     for task in tasks:
         listed, controls = entry_order(found, [task])
@@ -142,7 +143,7 @@ def _cells(need: Need) -> list[str]:
     neither = [entry for entry in need.those(column, False) if entry in fails]
     # The reader's runs are shown where the seeds do not tell, too.
     yours, yours_too = (
-        named(of, sorted(need.yours.intersection(entries)))
+        named(of, [entry for entry in sorted(entries) if (of, entry) in need.yours])
         for of, entries in ((first, unclear), (column, need.those(column, None)))
     )
     gained = named(column, [entry for entry in need.those(column, True) if entry not in works])
@@ -165,10 +166,14 @@ def _named(need: Need, column: str, entries: Sequence[str], failing: bool = Fals
 
     def rank(entry: str) -> tuple[bool, bool, float]:
         low, high = wilson(*need.counts[column][entry])
-        return entry not in need.yours, failing and entry != BASELINE, high if failing else -low
+        return (
+            (column, entry) not in need.yours,
+            failing and entry != BASELINE,
+            high if failing else -low,
+        )
 
     names = [
-        f"{e}{' (yours)' if e in need.yours else ''} {need.text(column, e)}"
+        f"{e}{' (yours)' if (column, e) in need.yours else ''} {need.text(column, e)}"
         for e in sorted(entries, key=rank)
     ]
     for shown in range(len(names), 0, -1):
@@ -202,44 +207,53 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         return []
     suite = found.suite
     runs = found.rows.filter("counts", pl.col("task").is_in(tasks)).unique("run_id")
-    known = f"{runs['processor'].count()} of {len(runs)} runs have theirs recorded"
+    known = f"{runs['processor'].count()} of {len(runs)} runs have their processor recorded"
     later, flips = (
         found.cells.filter(pl.col("task").is_in(tasks)).select("again", "flips").sum().row(0)
     )
-    flipped = f"{flips} of {later} results on a split flip" if later else "single seeds differ"
+    differ = (
+        f"Made again, {flips} of {later} results on a split flip"
+        if later
+        else "On another processor single seeds differ"
+    )
     sizes = dict(word.removeprefix("model.").partition("=")[::2] for word in suite.model)
     size = f"{sizes.get('n_layers', '?')} layers of width {sizes.get('d_model', '?')}"
     least, tuned = at_ends(found, tasks)
+    ends = f"{least} of {tuned} rates lie at the grid's end" if least else ""
+    beyond = "; ".join(filter(None, [ends, _more_steps(found, tasks)]))
     said = [
         "An entry works if the 95 % interval of k/n lies above 50 %; "
         f"{UNLEARNED}: most seeds do not learn the task.",
         f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
         order_sentence(found, tasks, 1),
-        f"{least} of {tuned} rates lie at the grid's end"
-        f"{_more_steps(found, tasks) or ': a better one may lie beyond'}.",
-        f"On another processor {flipped}; {known}.",
+        beyond and f"{beyond[0].upper()}{beyond[1:]}.",
+        f"{differ}; {known}.",
     ]
     return [*filter(None, said)]
 
 
 def _more_steps(found: Scores, tasks: Sequence[str]) -> str:
-    """``; twice the steps change 1 of 9 cells (fox on majority)``: those where at least half of the
-    seeds that ran twice generalise to every split with one number of steps only; empty if none
-    ran twice."""
+    """``twice the steps change 1 of 9 results (fox on majority)``: the entries and tasks where at
+    least half of the seeds that ran twice generalise to every split with one number of steps only;
+    empty if none ran twice."""
     for times in found.suite.protocol.longer[:1]:
-        once, longer = paired(found, f"steps_x{times}")
-        ran = [
-            (f"{entry} on {before.task}", _half(count), _half(after.counts[column][entry]))
-            for before, after in zip(needs(once, tasks), needs(longer, tasks), strict=True)
-            for column, counts in before.counts.items()
-            for entry, count in counts.items()
-        ]
-        changed = [name for name, before, after in ran if before != after]
-        if ran:
+        before, after = (
+            {
+                f"{entry} on {need.task}{f' with {column}' if at else ''}": _half(count)
+                for need in needs(of, tasks)
+                for at, (column, counts) in enumerate(need.counts.items())
+                for entry, count in counts.items()
+            }
+            for of in paired(found, f"steps_x{times}")
+        )
+        changed = [name for name, half in after.items() if before.get(name, half) != half]
+        if after:
             rest = f", +{len(changed) - 1}" if len(changed) > 1 else ""
             named = f" ({changed[0]}{rest})" if changed else ""
             many = "twice" if times == 2 else f"{times} times"
-            return f"; {many} the steps change {len(changed)} of {len(ran)} cells{named}"
+            return (
+                f"{many} the steps change {len(changed)} of {counted(len(after), 'result')}{named}"
+            )
     return ""
 
 
