@@ -85,6 +85,15 @@ def test_a_suite_of_one_column_has_what_works_what_partly_and_what_does_not() ->
     assert headline(second, ["flipflop"]).endswith(": rope with conv (1 of 1 task).")
 
 
+def test_a_task_on_which_the_seeds_tell_nothing_has_no_row_beside_others() -> None:
+    ran = [run("path", "flipflop", n, [0.0] * 7) for n in range(8)]
+    few = [run("path", "sort", n, [0.0] * 3) for n in range(3)]
+    table = needs_table(scores(TWO, rows(*ran, *few), rows()), ["flipflop", "sort"])
+    assert [row[0].text for row in table.rows] == ["keep last write (flipflop)"]
+    alone = needs_table(scores(TWO, rows(*few), rows()), ["sort"])
+    assert [[cell.text for cell in row] for row in alone.rows] == [["sort", "-", "-", "-"]]
+
+
 def test_the_readers_entries_come_first() -> None:
     ran = [
         run(e, "flipflop", n, [0.0] * 7) for e in ("path", "mine", "mine+conv") for n in range(8)

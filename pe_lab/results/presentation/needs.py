@@ -109,17 +109,19 @@ def _unlearned(found: Scores, task: str) -> frozenset[tuple[str, str]]:
 def needs_table(found: Scores, tasks: Sequence[str]) -> Table:
     """A row a task: what works alone, what the second column adds to these, and what works in
     neither. Of a suite with one column: what works, where the seeds do not tell, and what does
-    not."""
+    not. Tasks without any of these are left out, if there are others."""
     first, *second = compared_columns(found.suite)
     heads = [f"works {first}", f"more with {second[0]}", "neither"] if second else [
         "works", "unclear", "does not"
     ]  # fmt: skip
+    rows = [[_label(need.task), *_cells(need)] for need in needs(found, tasks)]
+    telling = [row for row in rows if {*row[1:]} != {"-"}]
     return Table(
         title=f"Which encoding when: seeds that generalise to every split, suite "
         f"{found.suite.title}",
         columns=["need (task)", *heads],
         words=4,
-        rows=[[Cell(_label(need.task)), *map(Cell, _cells(need))] for need in needs(found, tasks)],
+        rows=[[*map(Cell, row)] for row in telling or rows],
     )
 
 
