@@ -19,6 +19,7 @@ from pe_lab.results.suite import EQUAL_PARAMETERS, TUNING, load_suite
 
 TEN = ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "fire", "cope", "fox", "path"]
 CONTROLS = ["conv", "lstm", "linear_attention"]
+BOTH = [*TEN, *CONTROLS]
 
 
 @cache
@@ -79,6 +80,12 @@ def on_splits(entry: str, task: str, of: Scores | None = None) -> dict[str, tupl
     """Split -> k of n seeds that generalise; the entry has its column's name."""
     cells = (of or found()).cells.filter(entry=entry, task=task)
     return {split: (k, n) for split, k, n in cells.select("split", "k", "n").iter_rows()}
+
+
+def other_encodings(task: str) -> dict[str, tuple[int, int]]:
+    """Those that only the fourth part of the suite trains -> k of n seeds, alone."""
+    counts = need(task).counts["alone"]
+    return {e: count for e, count in counts.items() if e not in {*BOTH, "path_published"}}
 
 
 def of_split(task: str, split: str, of: Scores | None = None) -> dict[str, tuple[int, int]]:
