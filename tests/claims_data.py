@@ -1,7 +1,6 @@
 """What the shipped file of suite v2 has of entries, tasks and phases, for the tests of its page."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ from docs import leaderboard
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.diagnosis.cells import cells_of
 from pe_lab.results import verdicts
-from pe_lab.results.leaderboard import scores
+from pe_lab.results.leaderboard import file, scores
 from pe_lab.results.leaderboard.claims import Decided
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.needs import Need, needs
@@ -34,10 +33,8 @@ def decided() -> dict[str, Decided]:
 
 @cache
 def at_twice_the_threshold() -> Scores:
-    rows = found().rows.with_columns(threshold=2 * pl.col("threshold"))
-    reached = (pl.col("error").fill_null(1) <= pl.col("threshold")).sum()
-    cells = rows.filter("counts").group_by("task", "entry", "split").agg(k=reached, n=pl.len())
-    return replace(found(), rows=rows, cells=cells)
+    rows, _ = file.shipped_rows(found().suite)
+    return scores.scores(found().suite.with_thresholds(2), rows, rows.clear())
 
 
 def tasks() -> set[str]:
@@ -69,7 +66,7 @@ def k(entry: str, task: str, of: Scores | None = None) -> list[int]:
 def generalising(task: str) -> dict[str, list[int]]:
     """The entries of the suite's first part of which a seed generalises to every split -> how many
     of eight do, in each of their columns."""
-    counts = {entry: k(entry, task) for entry in [*TEN, *CONTROLS]}
+    counts = {entry: k(entry, task) for entry in BOTH}
     published = on_all("path_published", task)[0]
     assert published is not None
     assert published[1] == 8

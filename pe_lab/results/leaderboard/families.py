@@ -65,8 +65,7 @@ def rates_by(
     or with ``column`` fits, how often they fit in domain."""
     table: dict[str, dict[str, Rate]] = {}
     runs = _runs(found, column)
-    fits = _runs(found, FITS).group_by("entry", "task").agg(fits=pl.col("k").mean())
-    unlearned = set(fits.filter(pl.col("fits") < LEARNED).select("entry", "task").iter_rows())
+    few = unlearned(found)
     for group, tasks in groups.items():
         of_task = (
             runs.filter(pl.col("task").is_in(tasks))
@@ -83,9 +82,15 @@ def rates_by(
                 runs=sum(n for _, n in several),
                 tasks=len(several),
                 of=len(tasks),
-                unlearned=sum((entry, task) in unlearned for task in tasks),
+                unlearned=sum((entry, task) in few for task in tasks),
             )
     return table
+
+
+def unlearned(found: Scores) -> set[tuple[str, str]]:
+    """The entries and tasks that fewer than half of the runs fit in domain."""
+    fits = _runs(found, FITS).group_by("entry", "task").agg(fits=pl.col("k").mean())
+    return set(fits.filter(pl.col("fits") < LEARNED).select("entry", "task").iter_rows())
 
 
 def missed(found: Scores, tasks: Sequence[str], entries: Sequence[str]) -> dict[str, ByTask]:

@@ -80,7 +80,7 @@ def scores(
     )
     chosen = chosen_rates(rows, suite.protocol)
     rows = rows.join(chosen, on=["task", "entry"], how="left", maintain_order="left").with_columns(
-        counts=(pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))
+        counts=_at_chosen_rate(SCORE)
     )
     return Scores(suite, rows, _cells(rows), notes)
 
@@ -143,8 +143,7 @@ def _tried(protocol: Protocol, found: Tuning) -> int:
 def cells_of(found: Scores, phase: str) -> pl.DataFrame:
     """The cells of another phase than the score: more steps, or trained at a split. Its runs have
     the chosen rate too; of those trained at a split, what was in domain is that split."""
-    chosen = (pl.col("phase") == phase) & (pl.col("lr") == pl.col("chosen"))
-    rows = found.rows.filter(chosen)
+    rows = found.rows.filter(_at_chosen_rate(phase))
     if phase.startswith(CAPACITY):
         split = phase.removeprefix(CAPACITY)
         limits = {name: task.threshold(split) for name, task in found.suite.tasks.items()}
@@ -158,13 +157,18 @@ def cells_of(found: Scores, phase: str) -> pl.DataFrame:
 def paired(found: Scores, phase: str) -> tuple[Scores, Scores]:
     """The score and another phase at the chosen rate, of the seeds that both have."""
     seeds = ["task", "entry", "seed", "seed_init"]
-    of = (pl.col("phase") == phase) & (pl.col("lr") == pl.col("chosen"))
-    both = found.rows.filter(of).join(found.rows.filter("counts"), on=seeds, how="semi")
-    rows = found.rows.join(both.select(seeds).unique(), on=seeds, how="semi", maintain_order="left")
-    first, other = rows, rows.with_columns(counts=of)
-    return replace(found, rows=first, cells=_cells(first)), replace(
-        found, rows=other, cells=_cells(other)
+    of = _at_chosen_rate(phase)
+    rows = found.rows
+    for have in (found.rows.filter("counts"), found.rows.filter(of)):
+        rows = rows.join(have, on=seeds, how="semi", maintain_order="left")
+    score, other = (
+        replace(found, rows=one, cells=_cells(one)) for one in (rows, rows.with_columns(counts=of))
     )
+    return score, other
+
+
+def _at_chosen_rate(phase: str) -> pl.Expr:
+    return (pl.col("phase") == phase) & (pl.col("lr") == pl.col("chosen"))
 
 
 def _cells(rows: pl.DataFrame) -> pl.DataFrame:

@@ -1,20 +1,27 @@
 """The first screen of ``pe-lab leaderboard``: which encoding when, and what to doubt."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import polars as pl
 
 from pe_lab.common.output import counted, first_of
-from pe_lab.core.metrics import IN_DOMAIN, wilson
+from pe_lab.core.metrics import wilson
 from pe_lab.results.leaderboard.entries import BASELINE
-from pe_lab.results.leaderboard.families import compared_columns, entry_order, halves, missed
+from pe_lab.results.leaderboard.families import (
+    compared_columns,
+    entry_order,
+    halves,
+    missed,
+    unlearned,
+)
 from pe_lab.results.leaderboard.scores import Scores, paired
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.leaderboard import UNLEARNED
 from pe_lab.results.presentation.leaderboard_details import at_ends, order_sentence
+from pe_lab.results.suite import Suite
 
 WIDTH = 22
 """Characters of a list of entries in a cell, if it has two or more."""
@@ -84,10 +91,11 @@ def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
     """Those of these tasks that have a score; entries in the order of the suite."""
     suite = found.suite
     ships = found.rows.filter("counts").group_by("entry").agg(pl.col("shipped").any())
-    mine = (halves(suite, entry) for entry, shipped in ships.iter_rows() if not shipped)
-    yours = frozenset((column, entry) for entry, column in mine)
+    yours = _placed(suite, (entry for entry, shipped in ships.iter_rows() if not shipped))
+    few = unlearned(found)
     made = []
     for task in tasks:
+        grey = _placed(suite, (entry for entry, of in few if of == task))
         listed, controls = entry_order(found, [task])
         runs = missed(found, [task], [*listed, *controls])
         counts: dict[str, dict[str, Count]] = {column: {} for column in compared_columns(suite)}
@@ -96,14 +104,13 @@ def needs(found: Scores, tasks: Sequence[str]) -> list[Need]:
             if column in counts:
                 shares = of[task].values()
                 counts[column][base] = sum(share == 0 for share in shares), len(shares)
-        made += [Need(task, counts, _unlearned(found, task), yours)] if runs else []
+        made += [Need(task, counts, grey, yours)] if runs else []
     return made
 
 
-def _unlearned(found: Scores, task: str) -> frozenset[tuple[str, str]]:
-    inside = found.cells.filter(task=task, split=IN_DOMAIN).select("entry", "k", "n")
-    few = [halves(found.suite, entry) for entry, k, n in inside.iter_rows() if not _half((k, n))]
-    return frozenset((column, entry) for entry, column in few)
+def _placed(suite: Suite, entries: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """Each entry's column, and its name without that."""
+    return frozenset((column, base) for base, column in (halves(suite, e) for e in entries))
 
 
 def needs_table(found: Scores, tasks: Sequence[str]) -> Table:
