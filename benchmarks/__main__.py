@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.parts import Scope
 from benchmarks.sides import SideError
-from pe_lab.common.console import console
+from pe_lab.core.console import console
 from pe_lab.experiment.provenance import environment
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from benchmarks.ours import VOCABULARY, Built, model_of, sized
 from benchmarks.parts import Measured, Scope, table
 from benchmarks.sides import Side, alternated
 from pe_lab.models.base import Model
-from pe_lab.training.measure import generate
+from pe_lab.train.measure import generate
 
 COMPARED = 32
 """Tokens that must agree on both sides."""

@@ -33,14 +33,14 @@ from benchmarks.gauges import Step, clocks, peak
 from benchmarks.ours import composed, training_step
 from docs import facts
 from docs.generate import COSTS as FILE
-from pe_lab.common.console import console
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.schema import TrainConfig
+from pe_lab.core.console import console
+from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
 from pe_lab.experiment.provenance import environment, keep_freed_memory
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Vocabulary
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 BASELINE = "rope"
 BATCHES = {64: 64, 128: 32, 512: 8}

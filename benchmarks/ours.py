@@ -10,19 +10,19 @@ from hydra import compose, initialize_config_module
 from torch import nn
 
 from benchmarks.gauges import Step
-from pe_lab.common.instantiate import instantiate
 from pe_lab.config.check import check_composed
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
 from pe_lab.core.dropout import Drop
+from pe_lab.core.instantiate import instantiate
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.base import Model, Vocabulary
 from pe_lab.models.transformer import TransformerConfig
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.optimizer import make_optimizer
-from pe_lab.training.trainer import summed_loss
+from pe_lab.train.encodings import build_encodings
+from pe_lab.train.optimizer import make_optimizer
+from pe_lab.train.trainer import summed_loss
 
 SIZES = {
     "tiny": ("model.n_layers=1", "model.n_heads=2", "model.d_model=16"),

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from docs.causes import tuned
 from pe_lab.cli.api import run as train
 from pe_lab.cli.data import show as write_sequences
-from pe_lab.diagnosis.diagnose import diagnose, plain_model
-from pe_lab.diagnosis.verdict import LOSS, verdict
 from pe_lab.experiment.load_run import LoadedRun, load
+from pe_lab.explain.diagnose import diagnose, plain_model
+from pe_lab.explain.verdict import LOSS, verdict
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import AttentionInputs

@@ -13,11 +13,11 @@ import torch
 import yaml
 from hydra.utils import get_object
 
-from pe_lab.common.errors import UsageError
 from pe_lab.config.check import merged
+from pe_lab.core.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import HOOKS, Dims, PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB, LENGTH = 32, 128

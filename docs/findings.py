@@ -35,10 +35,10 @@ from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.console import percent
-from pe_lab.common.files import replace_file
-from pe_lab.common.output import counted
+from pe_lab.core.console import percent
+from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.output import counted
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
 from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
@@ -46,7 +46,7 @@ from pe_lab.results.presentation.formats import in_markdown
 from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING, excluded
-from pe_lab.training.plan import plan
+from pe_lab.train.plan import plan
 
 FILE = facts.ROOT / "pe_lab" / "results" / "findings.parquet"
 ADDED = ("date", *MADE_WITH)

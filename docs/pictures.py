@@ -19,7 +19,7 @@ from torch import Tensor
 from docs import facts
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE, count
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 SIDE, COLUMNS = 144, 4
 GREY = "#767676"

@@ -12,20 +12,20 @@ import yaml
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from pe_lab.common.config_dir import plugin_sources
-from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import instantiate
 from pe_lab.config.check import encoding_section, fill_parts, repository_of
 from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import plugin_sources
 from pe_lab.core.dropout import Drop
+from pe_lab.core.errors import UsageError
+from pe_lab.core.instantiate import instantiate
 from pe_lab.models import attention
 from pe_lab.models.base import refuse_whole_sequence
 from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.training.encodings import SHIPPED, build_encodings
-from pe_lab.training.kernels import accelerate
+from pe_lab.train.encodings import SHIPPED, build_encodings
+from pe_lab.train.kernels import accelerate
 
 TRAIN_LEN = 1024
 """The default training length of ``MultiHeadAttention``."""

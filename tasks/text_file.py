@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.common.errors import RunError, cannot_read
+from pe_lab.core.errors import RunError, cannot_read
 from pe_lab.core.task import Ints
 
 Unit = Literal["characters", "bytes"]

@@ -35,7 +35,7 @@ from claims_data import (
 
 from docs import leaderboard
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.diagnosis.cells import cells_of
+from pe_lab.explain.cells import cells_of
 from pe_lab.results import verdicts
 from pe_lab.results.leaderboard import scores
 from pe_lab.results.leaderboard.claims import NOT_SUPPORTED

@@ -24,7 +24,7 @@ from pe_lab.config.schema import plain
 from pe_lab.core.metrics import IN_DOMAIN, metric_names
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training.plan import Plan, plan
+from pe_lab.train.plan import Plan, plan
 
 ON_FLIPFLOP = {
     "pe=rope": 3,

@@ -13,7 +13,7 @@ from program import start, the_run, tiny
 
 from pe_lab.config.check import check
 from pe_lab.inspection.data import Answer, Head, Inspection
-from pe_lab.training.plan import plan
+from pe_lab.train.plan import plan
 
 Fake = Callable[..., Path]
 

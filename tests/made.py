@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from pe_lab.evaluation.record import Evaluations, Measurement
+from pe_lab.evaluate.record import Evaluations, Measurement
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity

@@ -3,7 +3,7 @@
     python -m tests.mutants [NUMBER ..]
 
 A mutant is an edit of one file. It is applied to the source as Python loads it, in a process of its
-own: no file changes. The tests of tests/training run until one fails, and its name is printed.
+own: no file changes. The tests of tests/train run until one fails, and its name is printed.
 Exit status 1 if a mutant survives.
 """
 
@@ -20,16 +20,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TESTS = "tests/training"
+TESTS = "tests/train"
 
-TRAINER = "pe_lab/training/trainer.py"
-ADAM = "pe_lab/training/optimizer.py"
+TRAINER = "pe_lab/train/trainer.py"
+ADAM = "pe_lab/train/optimizer.py"
 OPTIMIZER = "pe_lab/core/optimizer.py"
-MEASURE = "pe_lab/training/measure.py"
-BATCHES = "pe_lab/training/batches.py"
+MEASURE = "pe_lab/train/measure.py"
+BATCHES = "pe_lab/train/batches.py"
 METRICS = "pe_lab/core/metrics.py"
 MODEL = "pe_lab/models/base.py"
-MEMORY = "pe_lab/training/memory.py"
+MEMORY = "pe_lab/train/memory.py"
 
 FIRST = {
     "test_trainer.py": (TRAINER,),

@@ -12,7 +12,7 @@ from torch import Tensor
 from docs import facts
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 WIDTH, HEADS, LAYERS = 12, 3, 2
 PLAIN: dict[str, Any] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from docs import facts
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 WIDTH = 6
 AT_INPUT = (

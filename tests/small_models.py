@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from docs import facts
-from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract.base import Section
+from pe_lab.check import models
+from pe_lab.check.base import Section
 from pe_lab.models.base import ModelConfig
 from pe_lab.tasks.flipflop import FlipFlop
 

@@ -19,10 +19,10 @@ from program import ROOT, Here, summary, the_run, tiny
 import pe_lab
 from pe_lab import load, run, sweep
 from pe_lab.cli.api import _several, _text
-from pe_lab.common.errors import PeLabError, RunError, UsageError
 from pe_lab.config.compose import OverridesParser
+from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.trainer import Trainer
 
 WORDS = tiny("tracker=none", "train.steps=4", "eval.every=2", "eval.sequences=8")
 WORDS.remove("pe=none")

@@ -24,8 +24,8 @@ from pe_lab.experiment.run import folder_of
 from pe_lab.pe.base import AttentionInputs, Dims
 from pe_lab.pe.fox import FoX
 from pe_lab.store.run_folder import run_folders
-from pe_lab.training import plan as planning
-from pe_lab.training.plan import plan
+from pe_lab.train import plan as planning
+from pe_lab.train.plan import plan
 
 FILES = {
     "bad.txt": "w1i0i1r1\nw0xxi1r0\n",

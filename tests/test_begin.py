@@ -13,7 +13,7 @@ from pe_lab.experiment.load_run import load
 from pe_lab.results.frame import read_runs
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.trainer import Trainer
 
 SHORT = ("train.steps=4", "eval.sequences=8", "train.checkpoint_every=2")
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.planted import ABSTAINS, PLANTS, UNSEEN
 from docs import causes
-from pe_lab.diagnosis.cells import cells_of
-from pe_lab.diagnosis.verdict import fails
+from pe_lab.explain.cells import cells_of
+from pe_lab.explain.verdict import fails
 from pe_lab.results import verdicts
 from pe_lab.results.suite import load_suite
 

@@ -16,8 +16,8 @@ from program import ROOT, Here, assert_has, rows, state, succeeded, summary, the
 from pe_lab.cli.completion import candidates
 from pe_lab.cli.main import VERBS
 from pe_lab.cli.run_argument import RunArgument
-from pe_lab.common.options import Options
 from pe_lab.config.choices import CHOICES, choices
+from pe_lab.core.options import Options
 from pe_lab.results.selection import FileOptions, RunOptions
 
 ESCAPE = "\x1b"

@@ -19,7 +19,7 @@ from program import Here, assert_refused, rows, state, succeeded, the_run, tiny
 from submitit.core.utils import FailedJobError, UncompletedJobError
 from suites import equal, tiny_suite
 
-from pe_lab.common.errors import Interrupted, RunError
+from pe_lab.core.errors import Interrupted, RunError
 from pe_lab.sweeps import slurm
 
 Fake = Callable[[str, str], None]

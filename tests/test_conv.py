@@ -11,16 +11,16 @@ from small_models import MODELS, config, small, two_parts
 from torch import Tensor, nn
 
 from docs import facts
+from pe_lab.check import models
+from pe_lab.check.base import in_pieces, loss, sequential
+from pe_lab.check.models import LENGTH, PLACE, SEPARATOR, VOCAB, tokens
+from pe_lab.check.suite import OF_A_MODEL
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain as as_mapping
-from pe_lab.diagnosis.answers import asked, predicted
-from pe_lab.diagnosis.diagnose import diagnose, plain_model
-from pe_lab.diagnosis.interventions import without_conv
-from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract.base import in_pieces, loss, sequential
-from pe_lab.evaluation.contract.models import LENGTH, PLACE, SEPARATOR, VOCAB, tokens
-from pe_lab.evaluation.contract.suite import OF_A_MODEL
 from pe_lab.experiment.load_run import load
+from pe_lab.explain.answers import asked, predicted
+from pe_lab.explain.diagnose import diagnose, plain_model
+from pe_lab.explain.interventions import without_conv
 from pe_lab.kernels import dispatch
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model, Vocabulary
@@ -28,8 +28,8 @@ from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.encoder_decoder import EncoderLayer
 from pe_lab.models.gau import SharedKeyAttention
 from pe_lab.store.run_id import ADDED, identity
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.measure import generate
+from pe_lab.train.encodings import build_encodings
+from pe_lab.train.measure import generate
 
 PLACES = [
     (name, place)

@@ -27,8 +27,8 @@ from pe_lab.cli.train import checked
 from pe_lab.core import batch as task_file
 from pe_lab.core.task import Batch, Task
 from pe_lab.store.checkpoint import FORMAT, digest_comment
-from pe_lab.training.batches import TrainData, evaluation_set
-from pe_lab.training.plan import build_task
+from pe_lab.train.batches import TrainData, evaluation_set
+from pe_lab.train.plan import build_task
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
 

@@ -7,7 +7,7 @@ import pytest
 from day_of_use import shared_day
 from program import Here
 
-from pe_lab.common.console import console
+from pe_lab.core.console import console
 from pe_lab.results.frame import read_runs
 
 

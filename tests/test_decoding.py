@@ -11,12 +11,12 @@ import torch
 from program import Here, assert_refused, succeeded, the_run, tiny, working_in
 from torch import Tensor
 
-from pe_lab.common.errors import RunError
+from pe_lab.core.errors import RunError
 from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training import measure as decoding
-from pe_lab.training.measure import generated_answers, sample
+from pe_lab.train import measure as decoding
+from pe_lab.train.measure import generated_answers, sample
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).log_softmax(-1)
 

@@ -16,20 +16,20 @@ from made import made as written
 from program import assert_has, start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import DamagedError, RunError, UsageError
 from pe_lab.config.check import encoding_section
+from pe_lab.core.errors import DamagedError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED
-from pe_lab.evaluation.cells import EvaluationData, cells
-from pe_lab.evaluation.evaluate import evaluate
-from pe_lab.evaluation.record import NAME, Evaluations, read_evaluations
-from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
+from pe_lab.evaluate.cells import EvaluationData, cells
+from pe_lab.evaluate.evaluate import evaluate
+from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
+from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training import measure
-from pe_lab.training.batches import evaluation_set
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.measure import answer, fixed_positions
-from pe_lab.training.plan import Plan, plan
+from pe_lab.train import measure
+from pe_lab.train.batches import evaluation_set
+from pe_lab.train.encodings import build_encodings
+from pe_lab.train.measure import answer, fixed_positions
+from pe_lab.train.plan import Plan, plan
 
 Run = Callable[..., Path]
 COPYING = (

@@ -15,7 +15,7 @@ import torch
 from made import edit_checkpoint, edit_summary
 from program import Here, assert_has, assert_refused, start, succeeded, tiny
 
-from pe_lab.evaluation.record import NAME, read_evaluations
+from pe_lab.evaluate.record import NAME, read_evaluations
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.schema import sealed_lines
 

@@ -10,7 +10,7 @@ import pytest
 from program import Here, assert_refused, rows, succeeded, summary, the_run, tiny
 
 from pe_lab.config.schema import validated
-from pe_lab.training.optimizer import state_per_weight
+from pe_lab.train.optimizer import state_per_weight
 
 Add = Callable[[str, str, str, str], None]
 """Of a module and its code, and of a yaml below the configuration's folder and its text."""

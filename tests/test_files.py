@@ -16,8 +16,8 @@ import pytest
 from made import edit_summary, made
 from program import Here, assert_refused, ran, succeeded, the_run, tiny
 
-from pe_lab.common.errors import RunError
-from pe_lab.common.files import read_file, replace_file, write_new_file
+from pe_lab.core.errors import RunError
+from pe_lab.core.files import read_file, replace_file, write_new_file
 from pe_lab.store.metrics_log import MetricsLog, read_metrics
 
 

@@ -12,7 +12,7 @@ from program import ENCODINGS, ROOT
 from torch import Tensor
 
 from docs import facts
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 
 transformers = pytest.importorskip("transformers", reason="of the extra `hf`")

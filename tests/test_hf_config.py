@@ -148,7 +148,7 @@ def test_the_rotation_is_theirs(write: Any, here: Here, changes: Any, name: str,
 
 def test_another_rotation_is_found(write: Any, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="of the extra `hf`")
-    rotation = "pe_lab.evaluation.contract.rotation"
+    rotation = "pe_lab.check.rotation"
     for wrong, failed in (
         ({**RAMP, "fast": 4}, "frequencies, trained length"),
         ({**RAMP, "temperature": False}, "frequencies, trained length"),

@@ -15,15 +15,15 @@ from program import Here, assert_refused, tiny
 from torch import Tensor
 
 from docs import facts
-from pe_lab.common.errors import UsageError
 from pe_lab.core.dropout import Drop
+from pe_lab.core.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import ScoredPositions, Vocabulary
 from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.input_output import InputOutput
 from pe_lab.pe.none import NoPE
-from pe_lab.training.encodings import build_encodings, refused
-from pe_lab.training.plan import build_task
+from pe_lab.train.encodings import build_encodings, refused
+from pe_lab.train.plan import build_task
 
 pytestmark = pytest.mark.usefixtures("float64")
 Build = Callable[..., InputOutput]

@@ -22,8 +22,8 @@ from rich.console import Console
 from docs.facts import names, section
 from pe_lab.cli.inspect import show
 from pe_lab.cli.run_argument import find_run
-from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import register_resolvers
+from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import inspect_run, load
 from pe_lab.inspection.data import Answer, Head
 from pe_lab.inspection.page import LEVELS, MAX_STEP, chart, fragment, lines

@@ -7,7 +7,7 @@ import pytest
 from in_browser import ARTEFACTS, NEEDS_CHROMIUM, browser
 from inspections import made
 
-from pe_lab.common.html import rendered
+from pe_lab.core.html import rendered
 from pe_lab.inspection.page import fragment, page
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -45,7 +45,7 @@ def test_two_fragments_on_a_page(browser: Any, scheme: str, tmp_path: Path) -> N
     first = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
     second = made("x__y|", [0.5, 0, 0, 0.6, 0], 3)
     both = fragment(first) + fragment(second)
-    html = rendered("pe_lab.inspection", "page.html", generator="", title="t", fragment=both)
+    html = rendered("pe_lab.explain", "page.html", generator="", title="t", fragment=both)
     view = {"viewport": {"width": 700, "height": 900}, "color_scheme": scheme}
     shown = opened(browser, tmp_path / "page.html", html, messages := [], **view)
     one, two = (shown.locator("section").nth(n) for n in range(2))

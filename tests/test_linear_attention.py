@@ -16,7 +16,7 @@ from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfi
 from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.rope import RoPE
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 HEADS, WIDTH, VOCAB, MAX_LEN = 2, 4, 7, 64
 

@@ -10,14 +10,14 @@ from formulas import activated, normed, sigmoid
 from torch import Tensor
 
 from docs import facts
-from pe_lab.common.errors import UsageError
-from pe_lab.evaluation.contract import models
+from pe_lab.check import models
+from pe_lab.core.errors import UsageError
 from pe_lab.models import linear_recurrent
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.gated_deltanet import GatedDelta
 from pe_lab.models.linear_recurrent import LinearRecurrent, ShortConv
 from pe_lab.models.mamba2 import StateSpace
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 WORDS = 5
 SIZES: dict[str, dict[str, Any]] = {

@@ -16,26 +16,26 @@ from program import Here, rows, state, the_run, tiny
 from small_models import MODELS, config, every_model, small, two_parts
 
 from docs import facts
-from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import UsageError
-from pe_lab.config.schema import Config
-from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract.base import (
+from pe_lab.check import models
+from pe_lab.check.base import (
     NotClaimedError,
     gradients,
     in_pieces,
     scattered,
     sequential,
 )
-from pe_lab.evaluation.contract.encodings import cache_gap
-from pe_lab.evaluation.contract.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
-from pe_lab.evaluation.contract.suite import OF_A_MODEL
+from pe_lab.check.encodings import cache_gap
+from pe_lab.check.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
+from pe_lab.check.suite import OF_A_MODEL
+from pe_lab.cli.train import checked_jobs
+from pe_lab.config.schema import Config
+from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import inspect_run, load
 from pe_lab.experiment.run import run_alone
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.plan import plan
+from pe_lab.train.encodings import build_encodings
+from pe_lab.train.plan import plan
 
 ENCODINGS = facts.names()
 

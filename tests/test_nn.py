@@ -13,11 +13,11 @@ from torch import Tensor
 
 import pe_lab
 from docs import facts
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention as Plain
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.nn import MultiHeadAttention, encoding, encodings
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 SIZES = {"d_model": 32, "n_heads": 4}
 LENGTH = 12

@@ -20,9 +20,9 @@ from program import Here, assert_has, command, rows, start, state, succeeded, th
 from rich.console import Console
 
 from pe_lab.cli.main import main
-from pe_lab.common.console import _Console
-from pe_lab.common.errors import HeldError
-from pe_lab.common.output import printable
+from pe_lab.core.console import _Console
+from pe_lab.core.errors import HeldError
+from pe_lab.core.output import printable
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
 from pe_lab.results.presentation.formats import Cell, Table, latex, markdown, plain, terminal
@@ -83,7 +83,7 @@ def test_closed_standard_streams(tmp_path: Path) -> None:
     assert all("error in %" not in path.read_text() for path in folder.glob("*.json*"))
 
 
-@pytest.mark.parametrize("module", ["pe_lab.common.output", "numpy", "torch"])
+@pytest.mark.parametrize("module", ["pe_lab.core.output", "numpy", "torch"])
 def test_ctrl_c_amid_an_import_leaves_no_traceback(tmp_path: Path, module: str) -> None:
     program = tmp_path / "pe-lab"
     program.write_text(f"""
@@ -177,7 +177,7 @@ def test_a_tracker_that_starts_is_shown_on_a_terminal(
 ) -> None:
     out = io.StringIO()
     terminal = _Console(file=out, force_terminal=True, markup=False)
-    monkeypatch.setattr("pe_lab.common.console.console", lambda: terminal)
+    monkeypatch.setattr("pe_lab.core.console.console", lambda: terminal)
     assert here(*tiny("train.steps=2")).status == 0
     assert "starting wandb" in out.getvalue()
 

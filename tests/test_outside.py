@@ -10,10 +10,10 @@ import torch
 from program import ROOT, Here, assert_has, assert_refused, succeeded, summary, the_run
 from suites import tiny_suite
 
-from pe_lab.common.config_dir import refuse_foreign
-from pe_lab.common.errors import UsageError
-from pe_lab.evaluation.contract.base import Outcome
-from pe_lab.evaluation.contract.suite import check_model
+from pe_lab.check.base import Outcome
+from pe_lab.check.suite import check_model
+from pe_lab.core.config_dir import refuse_foreign
+from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.models.base import Vocabulary
 from pe_lab.models.outside import OutsideConfig
@@ -21,7 +21,7 @@ from pe_lab.pe.base import Dims
 from pe_lab.pe.none import NoPE
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.suite import load_suite
-from pe_lab.training.measure import Evaluator
+from pe_lab.train.measure import Evaluator
 
 MEANS = """
 import torch
@@ -203,7 +203,7 @@ def test_a_run_loads_by_the_yaml_that_names_its_factory(here: Here, mine: Path) 
 
 
 def test_a_recorded_factory_is_called_only_where_a_yaml_names_it() -> None:
-    for factory in ("torch.hub:load", "pe_lab.common.files:replace_file"):
+    for factory in ("torch.hub:load", "pe_lab.core.files:replace_file"):
         section = {"_target_": "pe_lab.models.outside.OutsideConfig", "factory": factory}
         with pytest.raises(UsageError, match=f"names the class {factory}, which"):
             refuse_foreign({"model": section}, Path("run"))
@@ -331,7 +331,7 @@ def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
 def test_it_is_submitted_and_its_runs_are_made_again(
     here: Here, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_lab.common.config_dir._named", set())
+    monkeypatch.setattr("pe_lab.core.config_dir._named", set())
     suite = [*tiny_suite(mine), "model=outside", "model.factory=others_of_tests:means"]
     succeeded(here(*suite, "model.label=averages", "model.arguments={width: 8, p: 0.1}"))
     code = ["--config-dir", "mine"]

@@ -198,7 +198,7 @@ def test_nothing_slow_is_imported(here: Here, words: list[str], slow: set[str]) 
 
 PATH = ROOT / "docs" / "first_steps.ipynb"
 PROGRESS = """
-from pe_lab.common import console
+from pe_lab.core import console
 
 console.LINE_INTERVAL_S = 0
 run("task=flipflop", "pe=none", **{**small, "steps": 3})

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from program import Here, assert_has, assert_refused, succeeded, summary, the_run, tiny
 
-from pe_lab.common.config_dir import plugins
 from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import plugins
 
 DECAY = '''
 import torch

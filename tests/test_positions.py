@@ -12,7 +12,7 @@ from numbers_task import Numbers
 from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from scipy.stats import chisquare, kstest
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Ints
 from pe_lab.experiment.load_run import load
@@ -27,7 +27,7 @@ from pe_lab.pe.positions import (
 )
 from pe_lab.pe.task_positions import Abacus, Coupled, Rows
 from pe_lab.tasks.copy import Copy
-from pe_lab.training.measure import generate
+from pe_lab.train.measure import generate
 
 DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
 each_drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)

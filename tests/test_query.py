@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from made import edit_summary, made, unfinished
 
 from pe_lab.cli.results import ResultsOptions
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import parse
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import parse
 from pe_lab.results.frame import read_runs
 from pe_lab.results.labels import aliases, labels, named
 from pe_lab.results.query import condition

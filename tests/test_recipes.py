@@ -15,17 +15,17 @@ from program import ROOT, Here, assert_refused, succeeded, summary, tiny
 from suites import folders
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import UsageError
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import plain, register_resolvers, validated
+from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.frame import read_runs
 from pe_lab.results.labels import labels
 from pe_lab.store.run_folder import run_folders
 from pe_lab.store.run_id import identity
-from pe_lab.training.batches import TrainData
-from pe_lab.training.plan import Plan
+from pe_lab.train.batches import TrainData
+from pe_lab.train.plan import Plan
 
 FOLDER = ROOT / "conf" / "experiment"
 RECIPES = sorted(

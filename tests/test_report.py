@@ -17,7 +17,7 @@ from program import Here, assert_refused
 from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 
 from pe_lab.cli.report import MARK
-from pe_lab.common.console import percent
+from pe_lab.core.console import percent
 from pe_lab.report.data import Section, bands, sections
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, overview, sentence, table
 from pe_lab.results.frame import by_split, read_runs

@@ -11,7 +11,7 @@ from made import errors_of, made, unfinished
 from program import Here, assert_has, assert_refused, csv_rows, succeeded, tiny
 from rich.console import Console
 
-from pe_lab.common.console import percent
+from pe_lab.core.console import percent
 from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.run import split_table
 from pe_lab.results.aggregate import grouped

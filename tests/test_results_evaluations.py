@@ -11,8 +11,8 @@ import pytest
 from made import evaluate, made
 from program import Here, assert_has, assert_refused, csv_rows, succeeded
 
-from pe_lab.common.errors import RunError
-from pe_lab.evaluation.record import NAME, Evaluations
+from pe_lab.core.errors import RunError
+from pe_lab.evaluate.record import NAME, Evaluations
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import sealed_lines
 

@@ -26,7 +26,7 @@ from program import (
 )
 
 from pe_lab.cli.main import main
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.trainer import Trainer
 
 LONG_MEASURING = ("eval.sequences=800", "eval.batch_tokens=64")
 

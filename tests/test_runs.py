@@ -15,8 +15,8 @@ from program import ROOT, Here, assert_refused, succeeded, tiny
 
 import pe_lab
 from pe_lab.cli import show
-from pe_lab.common.errors import RunError
 from pe_lab.config.choices import choices
+from pe_lab.core.errors import RunError
 from pe_lab.experiment import provenance
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint

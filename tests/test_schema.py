@@ -12,7 +12,7 @@ from made import edit_summary, errors_of
 from omegaconf import OmegaConf
 from program import Here, Outcome, assert_refused, ran, tiny
 
-import pe_lab.training.plan
+import pe_lab.train.plan
 from pe_lab.cli.train import arguments
 from pe_lab.config import compose
 from pe_lab.config.hydra_internals import Hydra
@@ -228,8 +228,8 @@ def test_a_single_run_is_composed_planned_and_built_once(
         monkeypatch.setattr(owner, name, call)
 
     counted(Hydra, "compose_config")
-    counted(pe_lab.training.plan, "plan")
-    counted(pe_lab.training.plan.Plan, "model")
+    counted(pe_lab.train.plan, "plan")
+    counted(pe_lab.train.plan.Plan, "model")
     assert here(*tiny("pe=rope", "seed=3", "train.steps=3")).status == 0
     assert calls == ["compose_config", "plan", "model"]
 

@@ -14,9 +14,9 @@ from trainers import planned
 
 from pe_lab.core.dropout import Drop, attention_rows, mix, reaches_int32_
 from pe_lab.kernels.apply import FAST
-from pe_lab.training.batches import TrainData
-from pe_lab.training.plan import Plan
-from pe_lab.training.trainer import Trainer, summed_loss
+from pe_lab.train.batches import TrainData
+from pe_lab.train.plan import Plan
+from pe_lab.train.trainer import Trainer, summed_loss
 
 OURS = {ROOT / "pe_lab", ROOT / "tasks"}
 TRUNKS = {

@@ -12,7 +12,7 @@ from program import Here, assert_has, assert_refused, succeeded, working_in
 from suites import tiny_suite
 
 from pe_lab.cli.main import main
-from pe_lab.common.errors import DamagedError, UsageError
+from pe_lab.core.errors import DamagedError, UsageError
 from pe_lab.results.leaderboard.submission import unpacked
 from pe_lab.results.suite import load_suite
 from pe_lab.store.schema import digest_of, sealed
@@ -59,7 +59,7 @@ def test_a_class_that_no_yaml_names_is_refused_before_it_is_packed(
     there: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever checks the file could not make a run again."""
-    monkeypatch.setattr("pe_lab.common.config_dir._named", set())
+    monkeypatch.setattr("pe_lab.core.config_dir._named", set())
     sys.modules.pop("decaying_of_tests", None)
     Path("mine/pe/decaying.yaml").unlink()
     refused = there("submit", "pe=decaying", "suite=tiny", "to=two.zip", *MINE)
@@ -134,7 +134,7 @@ def test_a_submission_is_checked_and_two_runs_are_made_again(there: Here, tmp_pa
 
 
 def test_its_code_is_not_run(there: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pe_lab.common.config_dir._named", set())
+    monkeypatch.setattr("pe_lab.core.config_dir._named", set())
     shutil.rmtree(tmp_path / "mine" / "pe")
     (tmp_path / "mine" / "decaying_of_tests.py").unlink()
     sys.modules.pop("decaying_of_tests", None)

@@ -11,12 +11,12 @@ from suites import suite_of_made, tiny_suite
 
 from pe_lab.cli.main import main
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import UsageError
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain
+from pe_lab.core.errors import UsageError
 from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.suite import DEFAULT_THRESHOLD, load_suite, task_digest, threshold
-from pe_lab.training.plan import build_task
+from pe_lab.train.plan import build_task
 
 SUITE = load_suite("v1")
 

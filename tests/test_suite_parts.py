@@ -8,12 +8,12 @@ import yaml
 from program import Here, assert_refused, succeeded
 from suites import suite_of_made, tiny_suite
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.results.leaderboard.entries import tuning_column
 from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.reader import read_records
 from pe_lab.results.suite import load_suite
-from pe_lab.sweeps.suite.work import Wanted, Work, work
+from pe_lab.suite.work import Wanted, Work, work
 
 BOTH = ("tuning", "score")
 MORE: dict[str, Any] = {

@@ -12,7 +12,7 @@ from pe_lab.config.schema import plain
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.closing import closing_sentence, closing_table
 from pe_lab.results.suite import load_suite, task_digest
-from pe_lab.training.plan import build_task
+from pe_lab.train.plan import build_task
 
 QUICK = load_suite("quick")
 SPLITS = {"majority": ("long_x2", "long_x3"), "recall": ("long_x2", "long_x4", "more_pairs")}

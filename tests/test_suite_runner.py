@@ -20,9 +20,9 @@ from suites import COMMON, MODEL, TASK, folders, tiny_suite, written
 
 from pe_lab.cli.main import main
 from pe_lab.cli.train import arguments, checked_jobs
-from pe_lab.common.errors import UsageError
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain, register_resolvers
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_names
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.entries import equal_time, relative_cost
@@ -32,11 +32,11 @@ from pe_lab.results.leaderboard.tuning import FAILED, chosen_rate
 from pe_lab.results.suite import load_suite, task_digest
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import sealed
+from pe_lab.suite import runs as suite_module
+from pe_lab.suite.runs import Base, Composer, Known, Phases, SuiteRun, trained_at
+from pe_lab.suite.tables import Row, plan_table
 from pe_lab.sweeps.launchers import register_choices
-from pe_lab.sweeps.suite import runs as suite_module
-from pe_lab.sweeps.suite.runs import Base, Composer, Known, Phases, SuiteRun, trained_at
-from pe_lab.sweeps.suite.tables import Row, plan_table
-from pe_lab.training.plan import plan
+from pe_lab.train.plan import plan
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from program import Here, command, rows, start, state, tiny
 from suites import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
-from pe_lab.common.errors import HeldError, Interrupted, RunError
+from pe_lab.core.errors import HeldError, Interrupted, RunError
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps import jobs
 from pe_lab.sweeps.jobs import MAX_KILLS, Job, Progress, closing_table, launch_all
@@ -88,7 +88,7 @@ def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: 
 IDLE = """
 import os, signal, sys
 from joblib.externals.loky import get_reusable_executor
-from pe_lab.common.signals import begin_worker
+from pe_lab.core.signals import begin_worker
 pool = get_reusable_executor(1, timeout=300, initializer=begin_worker, initargs=(os.getpid(),))
 print(pool.submit(os.getpid).result(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

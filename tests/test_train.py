@@ -15,14 +15,14 @@ from program import Here, the_run, tiny
 from trainers import planned
 
 from pe_lab.cli.train import arguments
-from pe_lab.common.errors import RunError
 from pe_lab.config.check import check
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import plain as dumped
 from pe_lab.config.schema import register_resolvers
+from pe_lab.core.errors import RunError
 from pe_lab.kernels.apply import backends
 from pe_lab.store.run_id import EXCLUDED, excluded, identity
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.trainer import Trainer
 
 
 def resolved(*words: str) -> dict[str, Any]:

@@ -13,20 +13,20 @@ from small_models import small
 from torch import nn
 
 from docs import facts
+from pe_lab.check import base as tiny_models
+from pe_lab.check import models
+from pe_lab.check.encodings import cache_gap
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain as as_mapping
 from pe_lab.core.dropout import Drop
-from pe_lab.evaluation.contract import base as tiny_models
-from pe_lab.evaluation.contract import models
-from pe_lab.evaluation.contract.encodings import cache_gap
 from pe_lab.models.base import LayerConfig, Vocabulary
 from pe_lab.models.entmax import entmax15
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.none import NoPE
 from pe_lab.store.run_id import identity
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.plan import plan
+from pe_lab.train.encodings import build_encodings
+from pe_lab.train.plan import plan
 
 SMALL: dict[str, Any] = {
     "n_layers": 2, "d_model": 48, "n_heads": 2, "d_ff": None, "activation": "relu",

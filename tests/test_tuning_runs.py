@@ -20,7 +20,7 @@ from pe_lab.results.leaderboard.rows import suite_rows
 from pe_lab.results.reader import Record, Setting, flat
 from pe_lab.results.selection import read_file_of_runs
 from pe_lab.results.suite import load_suite
-from pe_lab.training.plan import build_task
+from pe_lab.train.plan import build_task
 
 NOTE = "(seeds 1000,1001) by whose errors suite mine chose the learning rate"
 

@@ -10,9 +10,9 @@ import pytest
 from made import edit_summary
 from program import Here, assert_has, assert_refused, ran, succeeded, the_run, tiny
 
-from pe_lab.common.errors import RunError
-from pe_lab.evaluation.evaluate import evaluate
-from pe_lab.evaluation.verify import problems
+from pe_lab.core.errors import RunError
+from pe_lab.evaluate.evaluate import evaluate
+from pe_lab.evaluate.verify import problems
 from pe_lab.results.presentation.evaluations import evaluation_tables
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder

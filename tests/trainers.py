@@ -9,9 +9,9 @@ from torch import nn
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training.batches import evaluation_set
-from pe_lab.training.plan import Plan, plan
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.batches import evaluation_set
+from pe_lab.train.plan import Plan, plan
+from pe_lab.train.trainer import Trainer
 
 
 def planned(*words: str) -> Plan:

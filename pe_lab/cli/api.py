@@ -8,7 +8,7 @@
 
 Words are those of the command line. Keywords are keys: ``seed=1``, ``steps=200`` (a key of
 ``train``), ``**{"pe.npos": 16}``. Folders, identities and checks are the same: a finished run is
-loaded, an unfinished one resumed. Errors are raised as ``pe_lab.common.errors.PeLabError``.
+loaded, an unfinished one resumed. Errors are raised as ``pe_lab.core.errors.PeLabError``.
 Logging, Hydra, PyTorch's threads and signal handlers are restored afterwards.
 """
 
@@ -32,13 +32,13 @@ from hydra.core.hydra_config import HydraConfig
 from pe_lab.cli.run_argument import find_run, finished_runs
 from pe_lab.cli.train import arguments, planned
 from pe_lab.cli.why import diagnosed
-from pe_lab.common.errors import Interrupted, UsageError
 from pe_lab.config.compose import run_composed
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import TRAIN_KEYS, register_resolvers
-from pe_lab.diagnosis.cells import frame_of
+from pe_lab.core.errors import Interrupted, UsageError
 from pe_lab.experiment import load_run
 from pe_lab.experiment import run as experiment
+from pe_lab.explain.cells import frame_of
 from pe_lab.models.base import Model
 from pe_lab.results.frame import by_split, curves, runs_of
 from pe_lab.store.run_folder import RunFolder

@@ -12,7 +12,7 @@
 An encoding is checked in a small transformer in float64, with its keys as they are and with each
 other choice of one key (``pairing=half``). ``not claimed`` means that a point does not apply. A
 check takes seconds and writes nothing. The exit status is 1 if something fails. The tests of this
-repository call the same functions (pe_lab/evaluation/contract/).
+repository call the same functions (pe_lab/check/).
 """
 
 from collections import Counter
@@ -26,22 +26,22 @@ from rich.table import Table
 from rich.text import Text
 
 from pe_lab.cli.train import checked
-from pe_lab.common.console import busy, console
-from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.options import (
+from pe_lab.config.choices import choices
+from pe_lab.core.console import busy, console
+from pe_lab.core.errors import RunError, UsageError
+from pe_lab.core.options import (
     AtLeastOne,
     CommaSeparated,
     Options,
     parse,
     without_config_dir,
 )
-from pe_lab.common.suggest import did_you_mean
-from pe_lab.config.choices import choices
+from pe_lab.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pe_lab.evaluation.contract.base import Outcome
+    from pe_lab.check.base import Outcome
 
 STYLES = {"pass": "green", "fail": "bold red", "not claimed": "dim"}
 Even = Annotated[int, Field(ge=2, multiple_of=2, description="an even number of at least 2")]
@@ -93,7 +93,7 @@ def show(words: Sequence[str]) -> None:
         f"{group}={name}": (group, _section(group, name, [*flags, *keys])) for group, name in pairs
     }
     # Imported here: torch takes a second.
-    from pe_lab.evaluation.contract.suite import check_encoding, check_model, check_task
+    from pe_lab.check.suite import check_encoding, check_model, check_task
 
     checks: dict[str, Callable[..., Iterator[Outcome]]]
     checks = {"pe": partial(check_encoding, **sizes), "task": check_task, "model": check_model}
@@ -110,7 +110,7 @@ def show(words: Sequence[str]) -> None:
 
 
 def _show_rotation(file: str) -> None:
-    from pe_lab.evaluation.contract.rotation import check_rotation
+    from pe_lab.check.rotation import check_rotation
 
     outcomes = list(check_rotation(file))
     console().print(_table(f"pe-lab check hf={file}", outcomes))

@@ -16,8 +16,8 @@ from typing import Any, Self
 import polars as pl
 from pydantic import model_validator
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import parse, without_config_dir
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import parse, without_config_dir
 from pe_lab.results.leaderboard.entries import tuning
 from pe_lab.results.paired import paired
 from pe_lab.results.presentation.comparisons import (

@@ -17,13 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.cli.new import KINDS
 from pe_lab.cli.train import arguments, register
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import Options, choices_of
 from pe_lab.config.choices import CHOICES, choices
 from pe_lab.config.compose import compose, open_hydra, options_of
 from pe_lab.config.overrides import ALL_GROUPS
 from pe_lab.config.schema import Config
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.options import Options, choices_of
 from pe_lab.results.selection import RunOptions
 
 BASH = """\

@@ -27,13 +27,13 @@ from pydantic import Field
 
 from pe_lab import __version__
 from pe_lab.cli.train import task_of
-from pe_lab.common.errors import UsageError, writing
-from pe_lab.common.files import write_new_file
-from pe_lab.common.options import AtLeastOne, Options, parse, without_config_dir
-from pe_lab.common.output import printable
-from pe_lab.common.suggest import check_known
 from pe_lab.core.batch import FORMAT, SUFFIX, encoded
+from pe_lab.core.errors import UsageError, writing
+from pe_lab.core.files import write_new_file
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.options import AtLeastOne, Options, parse, without_config_dir
+from pe_lab.core.output import printable
+from pe_lab.core.suggest import check_known
 from pe_lab.core.task import TRAIN, Batch, Task
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def _check_path(path: Path) -> None:
 
 def _sequences(config: "Config", task: Task, split: str, n: int | None) -> tuple[Batch, bool]:
     """The sequences, and whether they are training batches in their order."""
-    from pe_lab.training.batches import TrainData, evaluation_set
-    from pe_lab.training.memory import refuse_beyond, sequences_of
+    from pe_lab.train.batches import TrainData, evaluation_set
+    from pe_lab.train.memory import refuse_beyond, sequences_of
 
     tokens, trained = task.split(split).n_tokens, task.split(TRAIN).n_tokens
     if split == TRAIN:

@@ -35,9 +35,9 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from pe_lab.cli.run_argument import common_runs_dir, finished_runs
-from pe_lab.common.console import logger
-from pe_lab.common.errors import Interrupted, PeLabError, RunError, UsageError
-from pe_lab.common.options import (
+from pe_lab.core.console import logger
+from pe_lab.core.errors import Interrupted, PeLabError, RunError, UsageError
+from pe_lab.core.options import (
     AtLeastOne,
     CommaSeparated,
     Flag,
@@ -86,7 +86,7 @@ def show(words: Sequence[str]) -> None:
     paths, unfinished = finished_runs(options.run, options.runs_dir)
     out = _out(options.out, common_runs_dir(paths) or options.runs_dir)
     # Imported here: torch takes a second.
-    from pe_lab.evaluation.evaluate import evaluate
+    from pe_lab.evaluate.evaluate import evaluate
     from pe_lab.report.page import write_evaluations
     from pe_lab.results.frame import runs_of
     from pe_lab.results.presentation.evaluations import check_metric, evaluation_tables, notes

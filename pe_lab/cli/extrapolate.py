@@ -21,8 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import Options, parse
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import Options, parse
 from pe_lab.results.presentation.formats import Format, markdown, print_tables
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _folders(words: Sequence[str]) -> list[Path]:
     """The folders of the runs of a command line; UsageError for options that do not fit."""
     from pe_lab.cli.train import checked_jobs
     from pe_lab.experiment.run import folder_of
-    from pe_lab.training.plan import plan
+    from pe_lab.train.plan import plan
 
     found, seeds = [], set()
     for config in checked_jobs(["-m", *words]):
@@ -115,9 +115,9 @@ def _measured(task: str, paths: dict[str, list[Path]]) -> "pl.DataFrame":
     """The evaluations: one row per row of the table, seed and split."""
     import polars as pl
 
-    from pe_lab.common.console import console
-    from pe_lab.evaluation.evaluate import evaluate
-    from pe_lab.evaluation.record import TRAINED as AS_TRAINED
+    from pe_lab.core.console import console
+    from pe_lab.evaluate.evaluate import evaluate
+    from pe_lab.evaluate.record import TRAINED as AS_TRAINED
     from pe_lab.results.presentation.comparisons import SPLITS
     from pe_lab.results.published import extrapolated
 

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from pe_lab.cli.run_argument import RunArgument, find_run
-from pe_lab.common.config_dir import trust
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import AtLeastOne, parse, without_config_dir
-from pe_lab.common.output import printable
+from pe_lab.core.config_dir import trust
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import AtLeastOne, parse, without_config_dir
+from pe_lab.core.output import printable
 
 if TYPE_CHECKING:
     from pe_lab.experiment.load_run import LoadedRun
@@ -72,8 +72,8 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.core.rng import torch_seed
     from pe_lab.core.task import Batch
     from pe_lab.experiment.load_run import load
-    from pe_lab.training import measure as decoding
-    from pe_lab.training.measure import fixed_positions
+    from pe_lab.train import measure as decoding
+    from pe_lab.train.measure import fixed_positions
 
     run, top_k = load(path), options.top_k
     task = run.plan.task
@@ -134,7 +134,7 @@ def _possible(run: "LoadedRun", read: int, tokens: int) -> int:
             or memory does not suffice.
     """
     from pe_lab.pe.task_positions import Coupled
-    from pe_lab.training.memory import min_bytes, refuse_beyond
+    from pe_lab.train.memory import min_bytes, refuse_beyond
 
     source = run.plan.positions
     if isinstance(source, Coupled):

@@ -17,9 +17,9 @@ from typing import Annotated
 from pydantic import Field
 
 from pe_lab.cli.run_argument import RunArgument, find_run
-from pe_lab.common.config_dir import trust
-from pe_lab.common.console import console
-from pe_lab.common.options import parse, without_config_dir
+from pe_lab.core.config_dir import trust
+from pe_lab.core.console import console
+from pe_lab.core.options import parse, without_config_dir
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
 

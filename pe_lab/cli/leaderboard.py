@@ -43,12 +43,12 @@ import polars as pl
 from pydantic import PositiveFloat
 
 from pe_lab.cli.leaderboard_files import write_page, write_picture, write_runs
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.output import counted
-from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import choices
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.output import counted
+from pe_lab.core.suggest import check_known
 from pe_lab.results.leaderboard import families, file
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores

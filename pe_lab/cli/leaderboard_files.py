@@ -5,10 +5,10 @@ from pathlib import Path
 
 import polars as pl
 
-from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, writing
-from pe_lab.common.files import replace_file
-from pe_lab.common.output import counted
+from pe_lab.core.console import console
+from pe_lab.core.errors import RunError, writing
+from pe_lab.core.files import replace_file
+from pe_lab.core.output import counted
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.verdicts import Verdicts
@@ -40,7 +40,7 @@ def write_picture(
     splits: list[str] | None,
 ) -> None:
     """Draw a view of these entries (None: of all)."""
-    from pe_lab.common.html import drawn
+    from pe_lab.core.html import drawn
     from pe_lab.report.leaderboard import heat_map, seeds_figure, threshold_figure
 
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))

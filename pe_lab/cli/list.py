@@ -15,10 +15,10 @@ import yaml
 from hydra.utils import get_object
 from rich.table import Table
 
-from pe_lab.common.console import console
-from pe_lab.common.errors import sentence
-from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import CHOICES, choices
+from pe_lab.core.console import console
+from pe_lab.core.errors import sentence
+from pe_lab.core.suggest import check_known
 
 
 def summary_line(text: str) -> str:

@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from pe_lab import __version__
-from pe_lab.common.errors import Interrupted, PeLabError, UsageError, sentence
-from pe_lab.common.output import printable, tolerant_output
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES, bare_word, choices
+from pe_lab.core.errors import Interrupted, PeLabError, UsageError, sentence
+from pe_lab.core.output import printable, tolerant_output
+from pe_lab.core.suggest import did_you_mean
 
 HELP = """\
 pe-lab: compare how well positional encodings generalise.

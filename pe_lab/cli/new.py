@@ -20,11 +20,11 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError, writing
-from pe_lab.common.options import Options, parse
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
+from pe_lab.core.console import console
+from pe_lab.core.errors import UsageError, writing
+from pe_lab.core.options import Options, parse
+from pe_lab.core.suggest import did_you_mean
 
 KINDS = {"encoding": "pe", "task": "task", "model": "model"}
 """What can be made, and its group of yamls."""

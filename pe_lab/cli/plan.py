@@ -18,10 +18,10 @@ from pathlib import Path
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.suggest import check_known
 from pe_lab.config.choices import choices
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.suggest import check_known
 from pe_lab.results.leaderboard.claims import (
     Claims,
     check_claims,

@@ -23,12 +23,12 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from pe_lab.common.config_dir import trust
-from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError
-from pe_lab.common.files import remove_leftovers, replace_file
-from pe_lab.common.options import parse, without_config_dir
-from pe_lab.common.output import counted
+from pe_lab.core.config_dir import trust
+from pe_lab.core.console import console
+from pe_lab.core.errors import RunError, UsageError
+from pe_lab.core.files import remove_leftovers, replace_file
+from pe_lab.core.options import parse, without_config_dir
+from pe_lab.core.output import counted
 from pe_lab.report.page import GENERATOR, chart_files, render, report, states, write_charts
 from pe_lab.results.selection import RunOptions, selected
 

@@ -38,10 +38,10 @@ from typing import Annotated, get_args
 import polars as pl
 from pydantic import Field, field_validator
 
-from pe_lab.common.console import console
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import CommaSeparated, Flag, parse, without_config_dir
-from pe_lab.common.output import counted
+from pe_lab.core.console import console
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import CommaSeparated, Flag, parse, without_config_dir
+from pe_lab.core.output import counted
 from pe_lab.results.aggregate import RATED, SETTING, grouped
 from pe_lab.results.evaluations import evaluated_paths
 from pe_lab.results.labels import named

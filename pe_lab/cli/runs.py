@@ -17,8 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.options import parse
-from pe_lab.common.output import counted
+from pe_lab.core.options import parse
+from pe_lab.core.output import counted
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, selected

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from pe_lab.cli.train import task_of
-from pe_lab.common.console import console
-from pe_lab.common.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
-from pe_lab.common.output import printable
-from pe_lab.common.suggest import check_known
+from pe_lab.core.console import console
+from pe_lab.core.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
+from pe_lab.core.output import printable
+from pe_lab.core.suggest import check_known
 from pe_lab.core.task import Batch, Task
 
 MOST_TOKENS = 512
@@ -44,7 +44,7 @@ def show(words: Sequence[str]) -> None:
     options = parse(ShowOptions, rest)
     _, task = task_of(options, config_dir)
     # Imported here: torch takes a second.
-    from pe_lab.training.batches import evaluation_set
+    from pe_lab.train.batches import evaluation_set
 
     check_known("show splits={}: the task has no such split", options.splits, task.evaluated())
     for split in options.splits or task.evaluated():

@@ -23,13 +23,13 @@ from typing import Annotated
 import polars as pl
 from pydantic import Field
 
-from pe_lab.common.config_dir import trust
-from pe_lab.common.console import console
-from pe_lab.common.errors import RunError, UsageError, writing
-from pe_lab.common.files import replace_file
-from pe_lab.common.options import Options, parse, without_config_dir
-from pe_lab.common.output import counted
+from pe_lab.core.config_dir import trust
+from pe_lab.core.console import console
+from pe_lab.core.errors import RunError, UsageError, writing
+from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.options import Options, parse, without_config_dir
+from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.rows import environment_of, suite_runs
 from pe_lab.results.leaderboard.submission import (
     cheapest,

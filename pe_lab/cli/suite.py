@@ -29,10 +29,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.suggest import check_known, did_you_mean
 from pe_lab.config.choices import choices
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.suggest import check_known, did_you_mean
 from pe_lab.results.suite import Suite, load_suite
 from pe_lab.store.run_id import excluded
 
@@ -85,10 +85,10 @@ def show(words: Sequence[str]) -> None:
         options = options.model_copy(update={"pe": [*(options.pe or []), label]})
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
+    from pe_lab.suite.runner import Request, run_suite
+    from pe_lab.suite.runs import NAMES
+    from pe_lab.suite.work import Wanted, work
     from pe_lab.sweeps.launchers import register_choices
-    from pe_lab.sweeps.suite.runner import Request, run_suite
-    from pe_lab.sweeps.suite.runs import NAMES
-    from pe_lab.sweeps.suite.work import Wanted, work
 
     check_known("phases={}", options.phases, NAMES)
     wanted = Wanted(
@@ -131,7 +131,7 @@ def _close(suite: Suite, config_dir: str | None, runs_dir: str, names: Sequence[
 def _with_model(suite: Suite, words: list[str], config_dir: str | None) -> tuple[Suite, str]:
     """The suite with a model from outside, and its label."""
     from pe_lab.cli.train import checked
-    from pe_lab.common.instantiate import instantiate
+    from pe_lab.core.instantiate import instantiate
     from pe_lab.models.base import ModelConfig
 
     flags = [] if config_dir is None else ["--config-dir", config_dir]

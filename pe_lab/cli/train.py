@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hydra import main as hydra_main
 from omegaconf import DictConfig
 
-from pe_lab.common.console import logger
-from pe_lab.common.errors import UsageError
-from pe_lab.common.files import check_writable
-from pe_lab.common.options import Options
-from pe_lab.common.suggest import similar
 from pe_lab.config.compose import CONFIG_PATH, compose, keys_of, run_composed
 from pe_lab.config.hydra_internals import get_args_parser
 from pe_lab.config.overrides import ALL_GROUPS, as_typed
 from pe_lab.config.schema import CONFIG_KEYS, Config, plain, register_resolvers
+from pe_lab.core.console import logger
+from pe_lab.core.errors import UsageError
+from pe_lab.core.files import check_writable
+from pe_lab.core.options import Options
+from pe_lab.core.suggest import similar
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
     from pe_lab.core.task import Task
-    from pe_lab.training.plan import Plan
+    from pe_lab.train.plan import Plan
 
 SWEEP_ONLY = ("hydra/launcher=", "hydra/sweeper=")
 """The overrides that only a sweep uses."""
@@ -124,7 +124,7 @@ def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
             f"{options.command} needs a task: give task=NAME, see pe-lab list task for the names"
         )
     # Imported here: torch takes a second.
-    from pe_lab.training.plan import build_task
+    from pe_lab.train.plan import build_task
 
     return config, build_task(config.task)
 
@@ -132,7 +132,7 @@ def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
 def _plan(cfg: DictConfig) -> "Plan":
     from pe_lab.config.check import check_composed
     from pe_lab.experiment.begin import check_origin
-    from pe_lab.training.plan import plan
+    from pe_lab.train.plan import plan
 
     return check_origin(plan(check_composed(cfg)))
 

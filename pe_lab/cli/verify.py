@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pe_lab.cli.run_argument import matching_runs
-from pe_lab.common.errors import HeldError, PeLabError, RunError, UsageError
-from pe_lab.common.options import Flag, parse
-from pe_lab.common.output import counted
-from pe_lab.diagnosis.record import read_diagnoses
+from pe_lab.core.errors import HeldError, PeLabError, RunError, UsageError
+from pe_lab.core.options import Flag, parse
+from pe_lab.core.output import counted
+from pe_lab.explain.record import read_diagnoses
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
@@ -34,7 +34,7 @@ from pe_lab.results.selection import RunOptions, among, selected
 from pe_lab.store.run_folder import RunFolder, is_run
 
 if TYPE_CHECKING:
-    from pe_lab.evaluation.verify import Problem
+    from pe_lab.evaluate.verify import Problem
 
 COLUMNS = ("run", "setting", "what is wrong")
 KINDS = {
@@ -104,7 +104,7 @@ def show(words: Sequence[str]) -> None:
 def _problems(run: dict[str, Any]) -> list["Problem"]:
     """What is wrong with the files of a run, or why tables leave it out nevertheless."""
     # Imported here: torch takes a second.
-    from pe_lab.evaluation.verify import Problem, problems
+    from pe_lab.evaluate.verify import Problem, problems
 
     found = problems(Path(run["path"]))
     try:

@@ -23,17 +23,17 @@ import polars as pl
 
 from pe_lab.cli.eval import Progress
 from pe_lab.cli.run_argument import finished_runs, named
-from pe_lab.common.config_dir import trust
-from pe_lab.common.console import percent
-from pe_lab.common.errors import PeLabError, RunError, UsageError, writing
-from pe_lab.common.files import write_new_file
-from pe_lab.common.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.common.output import counted
-from pe_lab.common.signals import StopOnSignal, stopping
+from pe_lab.core.config_dir import trust
+from pe_lab.core.console import percent
+from pe_lab.core.errors import PeLabError, RunError, UsageError, writing
+from pe_lab.core.files import write_new_file
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of, frame_of
-from pe_lab.diagnosis.record import Diagnosis, Row
-from pe_lab.diagnosis.verdict import CAUSES, verdict
+from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.output import counted
+from pe_lab.core.signals import StopOnSignal, stopping
+from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
+from pe_lab.explain.record import Diagnosis, Row
+from pe_lab.explain.verdict import CAUSES, verdict
 from pe_lab.results import verdicts
 from pe_lab.results.frame import read_runs, runs_of, splits_of
 from pe_lab.results.labels import labels
@@ -128,7 +128,7 @@ def _write(out: Path, found: Sequence[Diagnosed], cells: Sequence[Cell], suite: 
                 f"{suite.name} scores: {named(left)}"
             )
         return notes
-    from pe_lab.common.html import drawn
+    from pe_lab.core.html import drawn
     from pe_lab.report.why import picture
 
     image = drawn(picture(cells), out.suffix[1:].lower())
@@ -152,8 +152,8 @@ def diagnosed(
         left_out: called with the error of a run that cannot be diagnosed; None: it is raised.
     """
     # Imported here: torch takes a second.
-    from pe_lab.diagnosis.diagnose import recorded
     from pe_lab.experiment.tracking import track_later
+    from pe_lab.explain.diagnose import recorded
 
     trust(config_dir)
     runs = runs_of(paths)

@@ -17,18 +17,18 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from pe_lab.common.config_dir import importable
-from pe_lab.common.errors import UsageError, reason
-from pe_lab.common.instantiate import normalize, refuse_booleans
-from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import as_yaml, first_error, problem
 from pe_lab.config.compose import unknown_key, unresolved
 from pe_lab.config.hydra_internals import ConfigRepository, ConfigSearchPathImpl
 from pe_lab.config.overrides import GROUPS
 from pe_lab.config.schema import TRAIN_KEYS, Config, TrainConfig, folded, plain, validated
+from pe_lab.core.config_dir import importable
+from pe_lab.core.errors import UsageError, reason
+from pe_lab.core.instantiate import normalize, refuse_booleans
 from pe_lab.core.optimizer import Optimizer, optimizer_section
+from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Task
 from pe_lab.core.tracker import Tracker
+from pe_lab.core.validation import as_yaml, first_error, problem
 from pe_lab.models.base import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Positions

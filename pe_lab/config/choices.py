@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from pe_lab.common.config_dir import conf, plugins
+from pe_lab.core.config_dir import conf, plugins
 
 CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""

@@ -21,9 +21,6 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_lab.common.config_dir import check_config_dir, plugins
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import CHOICES
 from pe_lab.config.hf_config import expanded
 from pe_lab.config.hydra_internals import (
@@ -42,6 +39,9 @@ from pe_lab.config.overrides import (
     replace_mappings,
 )
 from pe_lab.config.schema import WORDS, as_composed
+from pe_lab.core.config_dir import check_config_dir, plugins
+from pe_lab.core.errors import UsageError
+from pe_lab.core.suggest import did_you_mean
 
 CONFIG_PATH = "pkg://pe_lab.conf"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.errors import UsageError, reason
+from pe_lab.core.errors import UsageError, reason
 
 WORD = "pe.from_hf"
 INTERLEAVED = {

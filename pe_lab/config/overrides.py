@@ -8,10 +8,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from pe_lab.common.errors import UsageError
 from pe_lab.config.choices import bare_word
 from pe_lab.config.schema import PARTS, as_composed
 from pe_lab.config.schema import as_typed as as_typed_seed
+from pe_lab.core.errors import UsageError
 
 NEEDED = ("task", "pe", "positions", "model", "train", "tracker")
 GROUPS = (*NEEDED, "preset", "experiment")

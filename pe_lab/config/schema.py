@@ -25,9 +25,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import closed
+from pe_lab.core.errors import UsageError
+from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.validation import closed
 
 PARTS = ("init", "data")
 WORDS = {f"seed.{part}": f"seed_{part}" for part in PARTS}

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from pe_lab.common.files import read_file
+from pe_lab.core.files import read_file
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 
 NAMES = {
-    "adamw": "pe_lab.training.optimizer.AdamW",
-    "adam": "pe_lab.training.optimizer.Adam",
+    "adamw": "pe_lab.train.optimizer.AdamW",
+    "adam": "pe_lab.train.optimizer.Adam",
 }
 """What ``train.optimizer`` may be besides the dotted path of a class."""
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
 from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
 from pe_lab.core.batch import Stored as Stored
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.suggest import did_you_mean
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_lab.common.console import logger
-from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import plain
+from pe_lab.core.console import logger
+from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training.plan import Plan
+from pe_lab.train.plan import Plan
 
 SHOWN = 4
 """Tensors that a message names."""

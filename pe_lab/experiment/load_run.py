@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.config_dir import refuse_foreign
-from pe_lab.common.errors import DamagedError, UsageError, reason, sentence
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.check import check
+from pe_lab.core.config_dir import refuse_foreign
+from pe_lab.core.errors import DamagedError, UsageError, reason, sentence
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
 from pe_lab.inspection.data import Inspection, Source
 from pe_lab.inspection.inspect import inspect
@@ -21,9 +21,9 @@ from pe_lab.pe.positions import Numbers
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import REMEDY
-from pe_lab.training.batches import evaluation_set
-from pe_lab.training.measure import Answers, Evaluator, fixed_positions
-from pe_lab.training.plan import Plan, plan, replaced
+from pe_lab.train.batches import evaluation_set
+from pe_lab.train.measure import Answers, Evaluator, fixed_positions
+from pe_lab.train.plan import Plan, plan, replaced
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.common.config_dir import classes
-from pe_lab.common.console import logger
-from pe_lab.common.errors import PeLabError
-from pe_lab.common.validation import as_yaml, at
 from pe_lab.config.schema import Config, plain
+from pe_lab.core.config_dir import classes
+from pe_lab.core.console import logger
+from pe_lab.core.errors import PeLabError
+from pe_lab.core.validation import as_yaml, at
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING, ROUNDING
-from pe_lab.training.kernels import backends
-from pe_lab.training.plan import Plan
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.kernels import backends
+from pe_lab.train.plan import Plan
+from pe_lab.train.trainer import Trainer
 
 FLOP_PER_THREAD = 1.5e8
 """Of a training step. Measured with one and two threads on two idle cores of a Xeon (AVX-512,

@@ -12,11 +12,10 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.common.console import StepProgress, busy, console, logger, percent
-from pe_lab.common.errors import Interrupted, RunError, UsageError, by_machine, sentence
-from pe_lab.common.files import no_link
-from pe_lab.common.signals import StopOnSignal, stopping
 from pe_lab.config.schema import plain
+from pe_lab.core.console import StepProgress, busy, console, logger, percent
+from pe_lab.core.errors import Interrupted, RunError, UsageError, by_machine, sentence
+from pe_lab.core.files import no_link
 from pe_lab.core.memory import is_out_of_memory
 from pe_lab.core.metrics import (
     IN_DOMAIN,
@@ -26,6 +25,7 @@ from pe_lab.core.metrics import (
     metric_names,
     metric_prefix,
 )
+from pe_lab.core.signals import StopOnSignal, stopping
 from pe_lab.core.task import Batch
 from pe_lab.experiment.begin import begin
 from pe_lab.experiment.provenance import (
@@ -42,9 +42,9 @@ from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
 from pe_lab.store.schema import sealed
-from pe_lab.training.batches import evaluation_set
-from pe_lab.training.plan import Plan
-from pe_lab.training.trainer import Trainer
+from pe_lab.train.batches import evaluation_set
+from pe_lab.train.plan import Plan
+from pe_lab.train.trainer import Trainer
 
 
 class RunLog(logging.Handler):

@@ -11,15 +11,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from pe_lab.common.config_dir import refuse_foreign
-from pe_lab.common.console import console, logger
-from pe_lab.common.errors import HeldError, PeLabError, RunError, reason
-from pe_lab.common.instantiate import instantiate
 from pe_lab.config.schema import plain
+from pe_lab.core.config_dir import refuse_foreign
+from pe_lab.core.console import console, logger
+from pe_lab.core.errors import HeldError, PeLabError, RunError, reason
+from pe_lab.core.instantiate import instantiate
 from pe_lab.core.tracker import TrackedRun, Tracker, call_with_timeout
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.schema import Tracked
-from pe_lab.training.plan import Plan
+from pe_lab.train.plan import Plan
 
 STATE = "tracker.json"
 NONE: Mapping[str, float | str] = MappingProxyType({})

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.nn import longest_of, with_defaults
 from pe_lab.pe.base import Dims, PositionalEncoding
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from pe_lab.common.errors import UsageError
 from pe_lab.core.dropout import Drop
+from pe_lab.core.errors import UsageError
 from pe_lab.hf.padding import (
     default_positions,
     left_padding,
@@ -27,7 +27,7 @@ from pe_lab.models.attention import Attention, last_tokens
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
-from pe_lab.training.kernels import accelerate
+from pe_lab.train.kernels import accelerate
 
 NAME = "pe_lab"
 """Of the attention function, of the key of config.json, and of what a layer of attention gets."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import causal_mask_function, prepare_padding_mask, sdpa_mask
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.pe.functional import causal_mask
 
 PACKED = (

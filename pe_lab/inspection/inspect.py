@@ -10,9 +10,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.core.task import Batch, Task
-from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, Source, token_means
+from pe_lab.inspection.data import (
+    STANDARD_MAPS,
+    Answer,
+    Head,
+    Inspection,
+    Map,
+    Source,
+    token_means,
+)
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding

@@ -14,8 +14,8 @@ import yaml
 from markupsafe import Markup
 from rich.text import Text
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.html import rendered, templates
+from pe_lab.core.errors import UsageError
+from pe_lab.core.html import rendered, templates
 from pe_lab.inspection.data import STANDARD_MAPS, Answer, Head, Inspection, Map, full_scale
 
 MAX_VALUES = 63_000

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.common.errors import UsageError
 from pe_lab.core.dropout import Drop
+from pe_lab.core.errors import UsageError
 from pe_lab.kernels.cpu import build, cope, distance, path
 from pe_lab.kernels.requests import Cope, Dape, Distance, NearFar, Path, Request, StickBreaking
 from pe_lab.pe.functional import Rotation

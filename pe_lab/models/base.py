@@ -18,9 +18,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.common.validation import closed
 from pe_lab.core.dropout import Drop
 from pe_lab.core.task import Bools, Task
+from pe_lab.core.validation import closed
 from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import Dims, PositionalEncoding

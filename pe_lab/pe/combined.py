@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from pe_lab.common.instantiate import instantiate
-from pe_lab.common.validation import as_yaml
+from pe_lab.core.instantiate import instantiate
+from pe_lab.core.validation import as_yaml
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 

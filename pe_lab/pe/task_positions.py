@@ -6,7 +6,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.core.task import Batch, Ints, Task
 from pe_lab.pe.positions import Positions
 

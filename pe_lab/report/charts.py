@@ -12,8 +12,8 @@ from typing import Any, Literal
 import altair as alt
 import polars as pl
 
-from pe_lab.common.output import printable
 from pe_lab.core.metrics import COSTS, IN_DOMAIN, metric_name
+from pe_lab.core.output import printable
 from pe_lab.report.data import Section, bands, override, task_keys
 from pe_lab.results.frame import breakdowns, curves
 from pe_lab.results.reader import text

@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.output import printable
 from pe_lab.core.metrics import COSTS, IN_DOMAIN, TABLED
+from pe_lab.core.output import printable
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
-from pe_lab.diagnosis.cells import Cell
-from pe_lab.evaluation.record import TRAINED
+from pe_lab.evaluate.record import TRAINED
+from pe_lab.explain.cells import Cell
 from pe_lab.results.aggregate import SETTING
 from pe_lab.results.evaluations import recorded, shown_encoding
 from pe_lab.results.labels import labels

@@ -15,9 +15,9 @@ from textwrap import wrap
 import orjson
 import polars as pl
 
-from pe_lab.common.errors import PeLabError, UsageError, writing
-from pe_lab.common.files import read_file, remove_leftovers, replace_file, write_new_file
-from pe_lab.common.html import drawn, rendered
+from pe_lab.core.errors import PeLabError, UsageError, writing
+from pe_lab.core.files import read_file, remove_leftovers, replace_file, write_new_file
+from pe_lab.core.html import drawn, rendered
 from pe_lab.core.metrics import is_share
 from pe_lab.inspection.data import Inspection
 from pe_lab.inspection.page import fragment, whole_chart

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from pe_lab.common.console import percent
+from pe_lab.core.console import percent
 from pe_lab.core.metrics import COSTS
 from pe_lab.report.charts import Spec, specification
 from pe_lab.report.data import Band, Section, Setting

@@ -7,8 +7,8 @@ import altair as alt
 import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.diagnosis.cells import Cell
-from pe_lab.diagnosis.verdict import CAUSES, fails
+from pe_lab.explain.cells import Cell
+from pe_lab.explain.verdict import CAUSES, fails
 
 Spec = dict[str, Any]
 WIDTH, HEIGHT = 320, 180

@@ -6,10 +6,10 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import check_known
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
-from pe_lab.evaluation.record import NOT_FINITE
+from pe_lab.core.suggest import check_known
+from pe_lab.evaluate.record import NOT_FINITE
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import without_idle
 from pe_lab.results.query import unknown

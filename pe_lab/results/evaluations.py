@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import RunError
+from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import GENERATED
-from pe_lab.evaluation.record import (
+from pe_lab.evaluate.record import (
     CELL_COLUMNS,
     METRIC_COLUMNS,
     NAME,

@@ -14,9 +14,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import PeLabError, UsageError
+from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
-from pe_lab.evaluation.record import NOT_FINITE
+from pe_lab.evaluate.record import NOT_FINITE
 from pe_lab.results.leaderboard.entries import TUNING_OF, tuning_column
 from pe_lab.results.query import condition, one_of
 from pe_lab.results.reader import Record, read_records, records_of, text, without_collection

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import metric_name
 from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import labels, without_idle

@@ -20,10 +20,10 @@ from functools import partial, reduce
 
 import polars as pl
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import did_you_mean
 from pe_lab.config.choices import choices
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import OOD, PREFIXES
+from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.reader import GROUPS
 
 STATES = ("finished", "running", "interrupted", "failed", "killed", "not begun", "broken")

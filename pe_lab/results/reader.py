@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 import yaml
 
-from pe_lab.common.config_dir import conf
-from pe_lab.common.errors import DamagedError, PeLabError, sentence
-from pe_lab.common.files import read_file
 from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import conf
+from pe_lab.core.errors import DamagedError, PeLabError, sentence
+from pe_lab.core.files import read_file
 from pe_lab.store.run_folder import RunFolder, misplaced_folders, run_folders
 from pe_lab.store.run_id import any_seed, identity, with_added
 from pe_lab.store.schema import (

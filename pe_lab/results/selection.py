@@ -10,11 +10,11 @@ from typing import ClassVar, Self
 import polars as pl
 from pydantic import model_validator
 
-from pe_lab.common.errors import UsageError, cannot_write
-from pe_lab.common.files import write_new_file
-from pe_lab.common.options import Options
-from pe_lab.common.suggest import did_you_mean
+from pe_lab.core.errors import UsageError, cannot_write
+from pe_lab.core.files import write_new_file
 from pe_lab.core.metrics import PREFIXES
+from pe_lab.core.options import Options
+from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.frame import FACTS, GROUPS, config_keys, filtered, read_runs
 from pe_lab.results.leaderboard.entries import TUNING_OF
 from pe_lab.results.query import column_of

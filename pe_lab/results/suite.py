@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from pydantic import PositiveFloat
 
-from pe_lab.common.errors import UsageError
-from pe_lab.common.suggest import check_known
-from pe_lab.common.validation import closed, read_checked
 from pe_lab.config.choices import choices
+from pe_lab.core.errors import UsageError
+from pe_lab.core.suggest import check_known
+from pe_lab.core.validation import closed, read_checked
 from pe_lab.results.suite_file import (
     Column,
     Group,

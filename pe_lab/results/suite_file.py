@@ -16,9 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from pe_lab.common.suggest import did_you_mean
-from pe_lab.common.validation import closed
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.validation import closed
 
 SET_BY_SUITE = ("train.lr", "seed", "seed.init", "seed.data", "eval.every")
 """Keys that the protocol sets in every run. A run of a suite is measured at its end only."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import PeLabError, UsageError
-from pe_lab.common.output import counted
-from pe_lab.diagnosis.cells import Cell, Diagnosed, cells_of
-from pe_lab.diagnosis.record import METHOD, Diagnosis, Row, read_diagnoses
+from pe_lab.core.errors import PeLabError, UsageError
+from pe_lab.core.output import counted
+from pe_lab.explain.cells import Cell, Diagnosed, cells_of
+from pe_lab.explain.record import METHOD, Diagnosis, Row, read_diagnoses
 from pe_lab.results.leaderboard.entries import phase_of, placed
 from pe_lab.results.leaderboard.file import Kind, checked_columns, read_frame, write_frame
 from pe_lab.results.leaderboard.rows import run_id

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pe_lab.common.errors import DamagedError, MachineError, cannot_read, reason
-from pe_lab.common.files import read_file, replace_file
+from pe_lab.core.errors import DamagedError, MachineError, cannot_read, reason
+from pe_lab.core.files import read_file, replace_file
 from pe_lab.store.schema import REMEDY, digest_of
 
 FORMAT = 2

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pe_lab.common.errors import DamagedError, writing
-from pe_lab.common.files import no_link
+from pe_lab.core.errors import DamagedError, writing
+from pe_lab.core.files import no_link
 from pe_lab.store.schema import ROW, does_not_fit, read_rows
 
 REMEDY = "remove that line, or start the run anew with force=true"

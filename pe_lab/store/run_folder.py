@@ -25,8 +25,8 @@ from typing import Any, Literal, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
-from pe_lab.common.errors import DamagedError, HeldError, RunError, cannot_write, writing
-from pe_lab.common.files import no_link, read_file, replace_file
+from pe_lab.core.errors import DamagedError, HeldError, RunError, cannot_write, writing
+from pe_lab.core.files import no_link, read_file, replace_file
 from pe_lab.store.metrics_log import read_metrics
 from pe_lab.store.schema import (
     REMEDY,

@@ -17,8 +17,8 @@ import yaml
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from pe_lab.common.errors import DamagedError, RunError, reason
-from pe_lab.common.files import read_file
+from pe_lab.core.errors import DamagedError, RunError, reason
+from pe_lab.core.files import read_file
 from pe_lab.core.metrics import GENERATED, METRICS, implausible
 
 SEAL = b',\n "digest": "'

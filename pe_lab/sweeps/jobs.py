@@ -14,15 +14,15 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.common.console import console, percent
-from pe_lab.common.errors import PeLabError, RunError
-from pe_lab.common.output import counted
-from pe_lab.common.signals import stopping
 from pe_lab.config.overrides import as_typed
+from pe_lab.core.console import console, percent
+from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
+from pe_lab.core.output import counted
+from pe_lab.core.signals import stopping
 from pe_lab.experiment.run import folder_of
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.training.plan import Plan
+from pe_lab.train.plan import Plan
 
 UNFINISHED = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
 """The states of a job that is not finished, in the order of the summary."""

@@ -11,7 +11,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.sweeps import slurm
 
 JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"

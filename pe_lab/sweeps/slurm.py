@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pe_lab.common.errors import Interrupted, RunError, UsageError
-from pe_lab.common.signals import StopOnSignal
+from pe_lab.core.errors import Interrupted, RunError, UsageError
+from pe_lab.core.signals import StopOnSignal
 
 logger = logging.getLogger("pe_lab")
 

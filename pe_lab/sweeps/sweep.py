@@ -20,13 +20,13 @@ from hydra.types import HydraContext, RunMode
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.common.console import console
-from pe_lab.common.errors import Interrupted, PeLabError, RunError, sentence
-from pe_lab.common.output import counted
-from pe_lab.common.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
 from pe_lab.config.compose import open_hydra
 from pe_lab.config.hydra_internals import Callbacks
 from pe_lab.config.overrides import as_typed
+from pe_lab.core.console import console
+from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
+from pe_lab.core.output import counted
+from pe_lab.core.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
 from pe_lab.experiment.provenance import changed_code, made_otherwise, unchanged, without_effect
 from pe_lab.experiment.run import look_at
 from pe_lab.experiment.tracking import track_rest
@@ -46,7 +46,7 @@ from pe_lab.sweeps.jobs import (
 )
 from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.worker import SweepJob
-from pe_lab.training.plan import Plan
+from pe_lab.train.plan import Plan
 
 
 class Sweep:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from pe_lab.common.console import percent
-from pe_lab.common.errors import HeldError, Interrupted, sentence
-from pe_lab.common.signals import as_worker, stopping
 from pe_lab.config.check import check_composed
 from pe_lab.config.overrides import as_typed
 from pe_lab.config.schema import Config, register_resolvers
+from pe_lab.core.console import percent
+from pe_lab.core.errors import HeldError, Interrupted, sentence
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
+from pe_lab.core.signals import as_worker, stopping
 
 if TYPE_CHECKING:
     from pe_lab.experiment.run import SweepPlace
@@ -121,7 +121,7 @@ def run_when_free(
         HeldError: the folder was not free in that time.
     """
     from pe_lab.experiment.run import run
-    from pe_lab.training.plan import plan
+    from pe_lab.train.plan import plan
 
     if resume:
         config = replace(config, force=False)  # type: ignore[type-var]

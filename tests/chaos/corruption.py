@@ -142,8 +142,8 @@ def _evaluations() -> dict[str, Any]:
 
 
 def _eval() -> dict[str, Any]:
-    from pe_lab.common.errors import PeLabError
-    from pe_lab.evaluation.evaluate import evaluate
+    from pe_lab.core.errors import PeLabError
+    from pe_lab.evaluate.evaluate import evaluate
 
     said: list[PeLabError] = []
     # Folders that were renamed, too; a link to another run is that run.

@@ -20,8 +20,8 @@ from compiler import needs_compiler
 from torch import Tensor
 
 from docs import facts
-from pe_lab.common.instantiate import instantiate
 from pe_lab.core.dropout import Drop
+from pe_lab.core.instantiate import instantiate
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.apply import FastMultiHeadAttention
 from pe_lab.kernels.requests import Distance

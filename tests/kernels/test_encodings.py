@@ -14,7 +14,7 @@ from pe_lab.kernels.floater import FastSlope
 from pe_lab.kernels.requests import Request
 from pe_lab.models.base import Vocabulary
 from pe_lab.pe.floater import Slope
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 LENGTH = 71
 # Tables shorter than the sequence, whose last row is that of all further distances.

@@ -17,7 +17,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 Size = tuple[int, int, int, int, bool]
 # (batch, keys, queries, heads, positions that differ by sequence)

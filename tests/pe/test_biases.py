@@ -11,9 +11,9 @@ from naive import SLOPES, Sight, attend, content, every_query, plain_value, soft
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
-from pe_lab.evaluation.contract.encodings import between_whole
+from pe_lab.check.encodings import between_whole
 from pe_lab.pe.dape import BASES, DAPE
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -25,7 +25,7 @@ from docs.facts import parts
 from pe_lab.kernels import dispatch
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def built(*given: Any, **sizes: int) -> list[PositionalEncoding]:

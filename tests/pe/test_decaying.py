@@ -17,7 +17,7 @@ from variants import SECTIONS, dims, model, scattered, sequential, tokens
 from pe_lab.kernels.fused import kernel_of
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe import path as module
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

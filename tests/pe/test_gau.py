@@ -24,15 +24,15 @@ from variants import (
 )
 
 from docs import facts
-from pe_lab.common.instantiate import instantiate
+from pe_lab.check import base
+from pe_lab.check.base import accepted
 from pe_lab.core.dropout import Drop, attention_rows
-from pe_lab.evaluation.contract import base
-from pe_lab.evaluation.contract.base import accepted
+from pe_lab.core.instantiate import instantiate
 from pe_lab.inspection.inspect import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def naive_layer(rows: list[Tensor], unit: Any, cfg: GAUConfig, pe: str) -> list[Tensor]:

@@ -11,7 +11,7 @@ from formulas import gru
 from torch import Tensor, nn
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 Tensors = dict[str, Tensor]
 Path = Callable[[Tensors, int], Tensor]

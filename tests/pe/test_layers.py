@@ -11,12 +11,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from variants import SECTIONS, TRAIN_LEN, decoded, model, sequential, tokens
 
 from docs import facts
-from pe_lab.common.instantiate import instantiate
+from pe_lab.core.instantiate import instantiate
 from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.functional import causal_mask
 from pe_lab.pe.none import NoPE
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 WINDOW = 3
 SEEN = ["none", "rope", "alibi", "t5", "cope", "shaw", "fox", "stick_breaking", "path", "fire"]

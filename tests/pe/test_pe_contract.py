@@ -26,17 +26,17 @@ from variants import (
 )
 
 from docs import facts
-from pe_lab.common.instantiate import instantiate
-from pe_lab.evaluation.contract import encodings
-from pe_lab.evaluation.contract.base import NotClaimedError, loss
-from pe_lab.evaluation.contract.suite import FIRST, OF_EACH_CHOICE
+from pe_lab.check import encodings
+from pe_lab.check.base import NotClaimedError, loss
+from pe_lab.check.suite import FIRST, OF_EACH_CHOICE
+from pe_lab.core.instantiate import instantiate
 from pe_lab.kernels import fused
 from pe_lab.models.base import ScoredPositions
 from pe_lab.pe.alibi import ALiBi
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.cope import CoPE
 from pe_lab.pe.positions import Positions
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 every_variant = pytest.mark.parametrize("section", VARIANTS.values(), ids=VARIANTS.keys())
 every_encoding = pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS.keys())

@@ -23,8 +23,8 @@ from variants import (
     writes,
 )
 
-from pe_lab.evaluation.contract import encodings
-from pe_lab.evaluation.contract.base import fast_equals_plain
+from pe_lab.check import encodings
+from pe_lab.check.base import fast_equals_plain
 from pe_lab.kernels import apply, dispatch
 from pe_lab.kernels.apply import FastAttention, accelerate, by_blocks
 from pe_lab.models.base import LayerConfig

@@ -12,7 +12,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 COPE_CHOICES: list[dict[str, Any]] = [
     {},

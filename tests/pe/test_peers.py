@@ -10,7 +10,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, sequential
 
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def encoding(name: str, sizes: dict[str, int], **changes: Any) -> Any:

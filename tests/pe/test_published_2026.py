@@ -14,7 +14,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
 from pe_lab.pe import wall as wall_module
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def inkling(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

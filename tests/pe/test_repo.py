@@ -14,13 +14,13 @@ from torch import Tensor
 from variants import SECTIONS, dims, scattered
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import UsageError
 from pe_lab.config.schema import plain
-from pe_lab.evaluation.swap_encoding import EncodingConfigs, parse_encodings
+from pe_lab.core.errors import UsageError
+from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.pe.rope import RoPE
 from pe_lab.pe.rope_2d import affine_scan
 from pe_lab.store.run_id import identity
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def repo_position(s: Sight, b: int, h: int, j: int) -> Tensor:

@@ -15,7 +15,7 @@ from naive import Sight, attend, plain_value, turned
 from torch import Tensor
 from variants import SECTIONS, dims, model, scattered, sequential, tokens
 
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 K = MAX_LEN / TRAIN_LEN
 Angle = Callable[[Sight, int, float, int], float]

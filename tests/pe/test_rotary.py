@@ -14,7 +14,7 @@ from variants import SECTIONS, dims, scattered, sequential
 
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.fope import start
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 
 def xpos(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -10,12 +10,12 @@ from variants import SECTIONS, assert_refused, dims
 
 from docs import facts
 from pe_lab.cli.train import checked_jobs
-from pe_lab.common.errors import UsageError
-from pe_lab.common.instantiate import normalize
+from pe_lab.core.errors import UsageError
+from pe_lab.core.instantiate import normalize
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.training.encodings import build_encodings
-from pe_lab.training.memory import encoding_numbers, may_be_large
-from pe_lab.training.plan import plan
+from pe_lab.train.encodings import build_encodings
+from pe_lab.train.memory import encoding_numbers, may_be_large
+from pe_lab.train.plan import plan
 
 
 @pytest.mark.parametrize("name", SECTIONS)

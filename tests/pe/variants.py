@@ -6,8 +6,7 @@ from hydra.utils import get_object
 from program import assert_has
 
 from docs import facts
-from pe_lab.common.errors import UsageError
-from pe_lab.evaluation.contract.base import (
+from pe_lab.check.base import (
     MAX_LEN,
     TRAIN_LEN,
     VOCAB,
@@ -22,9 +21,10 @@ from pe_lab.evaluation.contract.base import (
     sequential,
     tokens,
 )
+from pe_lab.core.errors import UsageError
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import HOOKS
-from pe_lab.training.encodings import build_encodings
+from pe_lab.train.encodings import build_encodings
 
 __all__ = [
     "MAX_LEN",

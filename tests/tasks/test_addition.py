@@ -16,7 +16,7 @@ from pe_lab.results.leaderboard.scores import scores
 from pe_lab.results.suite import load_suite
 from pe_lab.tasks.addition import Addition
 from pe_lab.tasks.group_word import GroupWord
-from pe_lab.training.plan import plan
+from pe_lab.train.plan import plan
 
 
 def split_hints(words):

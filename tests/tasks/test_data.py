@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pe_lab.check.base import NotClaimedError
+from pe_lab.check.suite import OF_A_TASK
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Task, shown
-from pe_lab.evaluation.contract.base import NotClaimedError
-from pe_lab.evaluation.contract.suite import OF_A_TASK
-from pe_lab.training.batches import TrainData
+from pe_lab.train.batches import TrainData
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -83,7 +83,7 @@ def test_golden(load, name):
 
 def test_a_fresh_process_draws_the_same(load):
     code = (
-        "from pe_lab.training.batches import TrainData\n"
+        "from pe_lab.train.batches import TrainData\n"
         "from pe_lab.tasks.brackets import Brackets\n"
         "task = Brackets(splits={}, mode='close', k=2, m=3, length=84, max_gap=15, "
         "beyond_gap=None, n_back=None)\n"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pe_lab.common.errors import UsageError
+from pe_lab.core.errors import UsageError
 from pe_lab.core.rng import generator
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.training.batches import TrainData, evaluation_set
-from pe_lab.training.plan import build_task
+from pe_lab.train.batches import TrainData, evaluation_set
+from pe_lab.train.plan import build_task
 
 
 def check(words, scored, answers):

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from program import Here, assert_refused
 
-from pe_lab.common.errors import MachineError, RunError, UsageError, by_machine
+from pe_lab.core.errors import MachineError, RunError, UsageError, by_machine
 from pe_lab.core.rng import generator
 from pe_lab.core.task import TRAIN
 from pe_lab.tasks import sample, text_file
 from pe_lab.tasks.text import Text
-from pe_lab.training.batches import TrainData, evaluation_set
-from pe_lab.training.plan import build_task
+from pe_lab.train.batches import TrainData, evaluation_set
+from pe_lab.train.plan import build_task
 
 # Every character another one, of one to four bytes: a token tells its place.
 PLACES = "".join(chr(code) for start in (0x61, 0xA1, 0x4E00, 0x1F300) for code in

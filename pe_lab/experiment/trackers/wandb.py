@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PositiveFloat
 
-from pe_lab.common.console import logger
-from pe_lab.common.errors import PeLabError, reason
-from pe_lab.common.files import replace_file
-from pe_lab.common.validation import closed
+from pe_lab.core.console import logger
+from pe_lab.core.errors import PeLabError, reason
+from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.tracker import (
     LENGTH_COLUMNS,
@@ -32,6 +31,7 @@ from pe_lab.core.tracker import (
     split_rows,
     with_mean_ood,
 )
+from pe_lab.core.validation import closed
 from pe_lab.store.run_id import operational
 from pe_lab.store.schema import LOGGED, Logged, read_json
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import filelock
 import torch
 
-from pe_lab.common.files import replace_file
+from pe_lab.core.files import replace_file
 
 logger = logging.getLogger("pe_lab")
 

@@ -15,12 +15,12 @@ import polars as pl
 import yaml
 from pydantic import Field, model_validator
 
-from pe_lab.common.errors import DamagedError, PeLabError, UsageError, writing
-from pe_lab.common.files import replace_file
-from pe_lab.common.output import counted
-from pe_lab.common.suggest import check_known
-from pe_lab.common.validation import closed, read_checked
+from pe_lab.core.errors import DamagedError, PeLabError, UsageError, writing
+from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.output import counted
+from pe_lab.core.suggest import check_known
+from pe_lab.core.validation import closed, read_checked
 from pe_lab.results.leaderboard.families import LEARNED
 from pe_lab.results.leaderboard.scores import WORST, chosen_rates, once
 from pe_lab.results.suite import OTHER_SEEDS, SCORE, Suite

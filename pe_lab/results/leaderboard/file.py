@@ -10,9 +10,9 @@ from pathlib import Path
 
 import polars as pl
 
-from pe_lab.common.errors import DamagedError, UsageError, writing
-from pe_lab.common.files import read_file, replace_file
-from pe_lab.common.output import counted
+from pe_lab.core.errors import DamagedError, UsageError, writing
+from pe_lab.core.files import read_file, replace_file
+from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
 from pe_lab.results.leaderboard.scores import first_results, ranked
 from pe_lab.results.suite import Suite

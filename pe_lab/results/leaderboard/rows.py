@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.errors import PeLabError
+from pe_lab.core.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.claims import planned, registered
 from pe_lab.results.leaderboard.entries import Place, phase_of, placed

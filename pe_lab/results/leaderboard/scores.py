@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.output import counted
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.leaderboard.tuning import FAILED, Measured, Tuning, chosen_rate, next_runs
 from pe_lab.results.statistics.seeds import rate_of, with_rates

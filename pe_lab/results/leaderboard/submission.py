@@ -15,10 +15,10 @@ import orjson
 import polars as pl
 
 from pe_lab import __version__
-from pe_lab.common.config_dir import refuse_foreign
-from pe_lab.common.errors import DamagedError, PeLabError, UsageError, reason
-from pe_lab.common.files import read_file
-from pe_lab.evaluation.verify import problems
+from pe_lab.core.config_dir import refuse_foreign
+from pe_lab.core.errors import DamagedError, PeLabError, UsageError, reason
+from pe_lab.core.files import read_file
+from pe_lab.evaluate.verify import problems
 from pe_lab.results.leaderboard.families import halves
 from pe_lab.results.leaderboard.rows import Found, suite_runs
 from pe_lab.results.leaderboard.scores import chosen_rates

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.console import percent
+from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.tables import CLUSTERED, CLUSTERS, thresholds

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import polars as pl
 
-from pe_lab.common.errors import RunError
-from pe_lab.common.suggest import check_known
+from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import CHARTED
-from pe_lab.evaluation.record import TRAINED
+from pe_lab.core.suggest import check_known
+from pe_lab.evaluate.record import TRAINED
 from pe_lab.results.evaluations import AT_TEST, grouped_evaluations, recorded, shown_encoding
 from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import named

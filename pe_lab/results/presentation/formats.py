@@ -15,8 +15,8 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from pe_lab.common.console import console
-from pe_lab.common.output import printable
+from pe_lab.core.console import console
+from pe_lab.core.output import printable
 
 Format = Literal["table", "markdown", "latex", "csv", "json"]
 BOLD, ITALIC = Style(bold=True), Style(italic=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.console import percent
-from pe_lab.common.output import first_of
+from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.output import first_of
 from pe_lab.results.leaderboard.families import (
     FITS,
     NOT_RUN,

@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.common.console import percent
-from pe_lab.common.output import counted
+from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.claims import Decided, learned
 from pe_lab.results.leaderboard.curve import TABLED, in_common, order_at, rates_at
 from pe_lab.results.leaderboard.entries import OTHER, Place

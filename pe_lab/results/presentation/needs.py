@@ -7,8 +7,8 @@ from functools import partial
 
 import polars as pl
 
-from pe_lab.common.output import counted, first_of
 from pe_lab.core.metrics import wilson
+from pe_lab.core.output import counted, first_of
 from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.leaderboard.families import (
     compared_columns,

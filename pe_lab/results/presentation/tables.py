@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import polars as pl
 
-from pe_lab.common.console import percent
-from pe_lab.common.output import counted
-from pe_lab.common.suggest import check_known
+from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
+from pe_lab.core.output import counted
+from pe_lab.core.suggest import check_known
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.results.aggregate import SETTING, pooled
 from pe_lab.results.labels import Names, aliases

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 
 import polars as pl
 
-from pe_lab.common.console import percent
-from pe_lab.diagnosis.cells import Cell as Diagnosed
-from pe_lab.diagnosis.verdict import CAUSES
+from pe_lab.core.console import percent
+from pe_lab.explain.cells import Cell as Diagnosed
+from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.presentation.formats import Cell, Table
 
 Verdicts = Mapping[tuple[str, str], Diagnosed]

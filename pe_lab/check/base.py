@@ -1,0 +1,365 @@
+"""What all checks of the contract share: outcomes, the tiny transformer, other values of keys.
+
+A check is a function. It returns one sentence with numbers if the point is kept, raises
+``ContractError`` with one if it is broken, and ``NotClaimedError`` if the point does not apply.
+
+Numbers are of torch's default type: ``exact`` makes that float64, so that agreement is a matter of
+formulas, not of rounding.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, product
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+from hydra.utils import get_object
+from torch import Tensor, nn
+
+import pe_lab
+from pe_lab.config.check import encoding_section, merged, repository_of
+from pe_lab.core.errors import UsageError, reason, sentence
+from pe_lab.models.transformer import Transformer, TransformerConfig
+from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.train.encodings import SHIPPED, build_encodings
+from pe_lab.train.kernels import accelerate
+
+State = Literal["pass", "fail", "not claimed"]
+
+
+class ContractError(AssertionError):
+    """The contract is broken; the message is one sentence."""
+
+
+def hold(true: bool | Tensor, otherwise: str) -> None:
+    """ContractError with a sentence, unless something is true."""
+    if not true:
+        raise ContractError(otherwise)
+
+
+class NotClaimedError(Exception):
+    """A point does not apply; the message says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a check.
+
+    Args:
+        name: the point, in a few words.
+        sentence: the finding, with numbers.
+    """
+
+    name: str
+    state: State
+    sentence: str
+
+
+def outcome(name: str, check: Callable[[], str]) -> Outcome:
+    """Run a check. An exception of the checked code breaks the contract, too."""
+    try:
+        return Outcome(name, "pass", check())
+    except NotClaimedError as found:
+        return Outcome(name, "not claimed", str(found))
+    except (ContractError, UsageError) as found:
+        return Outcome(name, "fail", str(found))
+    except Exception as error:
+        what = f"{type(error).__name__}: {reason(error)}" if str(error) else sentence(error)
+        return Outcome(name, "fail", f"{what}{_where(error)}")
+
+
+def _where(error: Exception) -> str:
+    """The last line of code outside torch that raised it; of the user's files if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = Path(next(iter(pe_lab.__path__))).resolve()
+    files = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    theirs = [frame for frame in files if not Path(frame.filename).is_relative_to(ours)]
+    shown = (theirs or files)[-1:]
+    return "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in shown)
+
+
+Section = dict[str, Any]
+"""The keys of an encoding, a task or a model, with its ``_target_``."""
+TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
+NONE: Section = {"_target_": "pe_lab.pe.none.NoPE"}
+ROPE: Section = {"_target_": "pe_lab.pe.rope.RoPE", "base": 10000, "pairing": "interleaved"}
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """float64 on one thread, and the random state of the process left as it is.
+
+    Threads would wait for one another: the tensors are tiny.
+    """
+    before, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+        torch.set_num_threads(threads)
+
+
+def dims(**changes: Any) -> Dims:
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 3, "vocab_size": VOCAB}
+    return Dims(**{**sizes, "train_len": TRAIN_LEN, "max_len": MAX_LEN, **changes})
+
+
+def model(
+    section: Section,
+    seed: int = 0,
+    trunk: dict[str, Any] | None = None,
+    fast: bool = True,
+    **sizes: Any,
+) -> Transformer:
+    """The tiny model; its trunk depends on the seed alone.
+
+    What starts at zero would hide its encoding: every parameter of an encoding is moved.
+
+    Args:
+        trunk: keys of the model that differ.
+        fast: with the kernels.
+    """
+    size = dims(**sizes)
+    keys: dict[str, Any] = {
+        "n_layers": size.n_layers,
+        "n_heads": size.n_heads,
+        "d_model": size.d_model,
+        "d_ff": 24,
+        "dropout": 0.0,
+        "norm": "layernorm",
+        "norm_position": "pre",
+        "activation": "gelu",
+        "tied_embeddings": False,
+    }
+    cfg = TransformerConfig(**{**keys, **(trunk or {})})
+    torch.manual_seed(seed)
+    encodings = build_encodings(section, size)
+    for encoding in dict.fromkeys(encodings):
+        move_parameters(encoding)
+    torch.manual_seed(seed + 100)
+    built = Transformer(cfg, size.vocab_size, encodings)
+    if fast:
+        accelerate(built)
+    # Larger queries and keys: at their initial size attention is nearly uniform.
+    for block in built.blocks:
+        block.attention.qkv.weight.data.mul_(3)  # type: ignore[union-attr, operator]
+    return built
+
+
+def move_parameters(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.5)
+
+
+def reach(encodings: list[PositionalEncoding]) -> int:
+    """Positions to test: MAX_LEN, or as many as the encodings have."""
+    return min([MAX_LEN, *(e.max_len for e in encodings if e.max_len is not None)])
+
+
+def tokens(n: int, length: int, seed: int = 7) -> Tensor:
+    return torch.randint(0, VOCAB, (n, length), generator=torch.Generator().manual_seed(seed))
+
+
+def sequential(length: int, offset: int = 0) -> Tensor:
+    return torch.arange(offset, offset + length)[None]
+
+
+def scattered(n: int, length: int, limit: int, seed: int = 3) -> Tensor:
+    """A sorted random subset of 0 .. limit-1 for each of n sequences."""
+    keys = torch.rand(n, limit, generator=torch.Generator().manual_seed(seed))
+    return keys.argsort(-1)[:, :length].sort(-1).values
+
+
+def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
+    """Hidden states with a cache: ``pieces`` tokens at a time, then the others one by one."""
+    cache = built.empty_cache()
+    ends = [0, *accumulate(pieces)]
+    ends += range(ends[-1] + 1, seen.shape[1] + 1)
+    return torch.cat([built(seen[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
+
+
+def loss(hidden: Tensor) -> Tensor:
+    """A number that depends on all hidden states; their sum is constant after the last norm."""
+    weight = torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)
+    return (hidden * weight).sin().sum()
+
+
+def gradients(built: nn.Module, out: Tensor) -> list[Tensor]:
+    """The gradients of ``loss`` by every parameter; zero where it does not depend on one."""
+    return list(torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True))
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value; not finite if one is not."""
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+def agree(one: Tensor, other: Tensor, rtol: float, atol: float, otherwise: str) -> float:
+    """The largest difference of two tensors.
+
+    Raises:
+        ContractError: one is beyond ``atol + rtol |other|``; with ``otherwise`` and the largest.
+    """
+    gap = differ(one, other, rtol, atol)
+    hold(gap is None, f"{otherwise} by {gap or 0:.1e}")
+    return largest(one - other)
+
+
+def differ(one: Tensor, other: Tensor, rtol: float, atol: float) -> float | None:
+    """The largest difference of two tensors; None if all are within ``atol + rtol |other|``."""
+    if torch.allclose(one, other, rtol=rtol, atol=atol):
+        return None
+    return largest(one - other)
+
+
+def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
+    """The same tokens up to the place t, other ones after it."""
+    changed = seen.clone()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
+    return changed
+
+
+def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
+    """A model with another's ``state_dict`` computes the same."""
+    other.load_state_dict(built.state_dict())
+    gap = largest(other(*inputs) - built(*inputs))
+    hold(
+        gap == 0,
+        f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is built "
+        "must be a parameter or a persistent buffer",
+    )
+    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
+
+
+def fast_equals_plain(
+    fast: nn.Module, plain: nn.Module, seen: Tensor, places: list[Tensor], loose: float = 1
+) -> str:
+    """With the kernels as without, in value and gradient, with dropout and at any positions.
+
+    Args:
+        loose: by how much the tolerances are multiplied.
+    """
+    worst = 0.0
+    for pos, dropping in product(places, (True, False)):
+        outs = [built.train(dropping)(seen, pos, key=3) for built in (fast, plain)]
+        where = "in training" if dropping else "in evaluation"
+        tolerance = 1e-12 * loose
+        what = f"the kernels change states {where}"
+        gap = agree(outs[0], outs[1], tolerance, tolerance, what)
+        worst = max(worst, gap)
+        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
+        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
+            agree(
+                one, other, 1e-10 * loose, tolerance, f"the kernels change the gradient of {name}"
+            )
+    return f"states with the kernels differ by {worst:.0e}, gradients within {1e-10 * loose:.0e}"
+
+
+def other_values(section: Section, key: str) -> list[Any]:
+    """Other values of a key: the other choices, or other numbers to try."""
+    value = section[key]
+    hint = get_type_hints(get_object(section["_target_"]).__init__).get(key)
+    if get_origin(hint) is Literal:
+        return [choice for choice in get_args(hint) if choice != value]
+    if isinstance(value, bool):
+        return [not value]
+    if key == "parts":
+        return [
+            parts("learned", "t5"),
+            parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
+            parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
+        ]
+    if value is None:
+        if get_origin(hint) not in (Union, UnionType):
+            return []
+        literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
+        if literals:
+            return [choice for literal in literals for choice in get_args(literal)]
+        if bool in get_args(hint):
+            # logn_clip, where null is false unless logn=test.
+            return [True]
+        # A wide layer with moved parameters makes logits of hundreds, and one unit in the last
+        # place of its weights (TAPE's) moves gradients by 4e-11. So does a large temperature.
+        return [{"width": 5, "heads": 2, "attention_factor": 2}.get(key, MAX_LEN + 5)]
+    if key == "base" and value >= 1000:
+        # Of frequencies, so that few features have several within the trained length (FoPE).
+        return [value / 1000, value / 2000]
+    if isinstance(value, (int, float)):
+        return [other for other in (2 * value + 1, value / 2) if other != value]
+    return []
+
+
+def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a combined encoding as the command line would fill them in."""
+    repository = repository_of(SHIPPED)
+    named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in written]
+    return [merged(encoding_section(p["pe"], "pe", repository), p) for p in named]
+
+
+def accepted(section: Section, sizes: Dims) -> bool:
+    try:
+        build_encodings(section, sizes)
+    except UsageError:
+        return False
+    return True
+
+
+def choices(section: Section, **sizes: Any) -> dict[str, Section]:
+    """The section as it is, and with each other choice of one key that is not a number.
+
+    The names are those of the command line: ``""``, ``pairing=half``, ..
+    """
+    found = {"": section}
+    for key, value in section.items():
+        if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            continue
+        for other in other_values(section, key):
+            if accepted(changed := {**section, key: other}, dims(**sizes)):
+                found[f"{key}={shown(other)}"] = changed
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as part of a name: ``true``, ``half``, ``learned+t5``."""
+    if isinstance(value, list):
+        return "+".join(str(part["pe"]) for part in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
+    """The section as it is, then with one other key changed, in every accepted way."""
+    yield section
+    for other in section.keys() - {key, "_target_"}:
+        for value in other_values(section, other):
+            if accepted(changed := {**section, other: value}, dims(**sizes)):
+                yield changed
+
+
+def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
+    """A sentence with the values that were tried of each key.
+
+    Args:
+        changes: the other values of a key that were found to change something.
+
+    Raises:
+        NotClaimedError: of no key is there another value to try.
+    """
+    found = {key: changes(key) for key in section if key != "_target_"}
+    done = [f"{key}={'|'.join(values)}" for key, values in found.items() if values]
+    untried = [key for key, values in found.items() if not values]
+    left = f"no other value to try of {', '.join(untried)} (annotate choices as Literal)"
+    if not done:
+        raise NotClaimedError(left if untried else "it has no keys")
+    return "; ".join([f"tried {', '.join(done)}", *([left] if untried else [])])
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

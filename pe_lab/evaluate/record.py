@@ -1,0 +1,142 @@
+"""evaluations.jsonl: measurements of a finished run after its training.
+
+One row per cell, each with the identity of the run; the last line has the digest of all rows.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pe_lab.core.errors import RunError
+from pe_lab.core.metrics import GENERATED, METRICS
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import EVALUATION, sealed_lines
+
+NAME = "evaluations.jsonl"
+TRAINED = "trained"
+"""Stands for the encoding that a run was trained with."""
+CELL_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("path", "task", "pe"), pl.String),
+    "seed": pl.Int64,
+    **dict.fromkeys(("setting", "encoding"), pl.String),
+    "k": pl.Float64,
+    "split": pl.String,
+    **dict.fromkeys(("length", "tokens"), pl.Int64),
+}
+"""The columns that identify a cell."""
+METRIC_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
+    **{m.name: pl.Int64 if m.unit == "count" else pl.Float64 for m in METRICS},
+    "seconds": pl.Float64,
+}
+NOT_FINITE = "not_finite"
+"""The column with the names of the metrics that were infinite or NaN, separated by blanks."""
+LOCK_TIMEOUT_S = 60.0
+"""How long to wait for other processes that add a row to the same folder."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of a run: the encoding, and the sequences it read.
+
+    Args:
+        trained: whether the encoding is the one that the run was trained with.
+        pe: the encoding's keys, resolved.
+        max_len: the number of positions that the encoding is built for.
+        tokens: per sequence.
+        generated: whether the model also generated the answers itself.
+    """
+
+    trained: bool
+    pe: Mapping[str, Any]
+    max_len: int
+    split: str
+    tokens: int
+    sequences: int
+    generated: bool
+
+
+_IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
+"""Measurements that agree in these have the same numbers."""
+REMEDY = "remove it, and pe-lab eval measures again"
+
+
+def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
+    """The rows of a run's record; none where there is no record.
+
+    Raises:
+        DamagedError: the record is not as it was written, or is that of another run.
+        RunError: the file cannot be read.
+    """
+    rows = folder.sealed_rows(NAME, EVALUATION, lambda row: row["run"], REMEDY)
+    return [dict(row) for row in rows]
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return json.dumps([row.get(name) for name in _IDENTITY], sort_keys=True)
+
+
+def not_finite(row: Mapping[str, Any]) -> str:
+    """The metrics that were infinite or NaN: null in a row, where others are absent."""
+    names = {**METRIC_COLUMNS, **dict.fromkeys(GENERATED)}
+    return " ".join(name for name in names if name in row and row[name] is None)
+
+
+class Evaluations:
+    """The record of one run; existing rows are never changed.
+
+    A row is on the disk when ``add`` returns, and a kill leaves the record before it or the one
+    after it. Several processes may add to one record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder(path)
+        self.opened_on = self._checkpoint_state()
+        self.rows = read_evaluations(self.folder)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path / NAME
+
+    def find(self, measurement: Measurement) -> dict[str, Any] | None:
+        """The last row of this measurement, with generated answers if it asks for them."""
+        key = _key(vars(measurement))
+        same = (row for row in reversed(self.rows) if _key(row) == key)
+        return next((r for r in same if r.get("generated") or not measurement.generated), None)
+
+    def add(self, measurement: Measurement, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Append a row of what was measured, and return it.
+
+        Raises:
+            RunError: the disk refuses, another process holds the folder, or the run in it was
+                replaced meanwhile.
+        """
+        measured = {"run": self.folder.identity, **vars(measurement), **facts}
+        row = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in measured.items()
+        }
+        with self.folder.lock(LOCK_TIMEOUT_S):
+            if self._checkpoint_state() != self.opened_on:
+                raise RunError(
+                    f"{self.folder.path} was changed while it was evaluated: run the same command "
+                    "again"
+                )
+            self.folder.make()
+            # Another process may have added rows.
+            self.rows = [*read_evaluations(self.folder), row]
+            lines = b"".join(json.dumps(one).encode() + b"\n" for one in self.rows)
+            self.folder.write(NAME, sealed_lines(lines))
+        return row
+
+    def _checkpoint_state(self) -> tuple[int, int] | None:
+        """Inode and time of the checkpoint: they differ once another run is in this folder."""
+        try:
+            stat = self.folder.checkpoint.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns

@@ -1,0 +1,163 @@
+"""The answers that are diagnosed: where each is asked, and which tokens hold it.
+
+Shape letters: n answers, N sequences, T tokens, V words.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Batch, Bools, Ints, Task
+from pe_lab.explain.hook import Intervention, Reading, intervening
+from pe_lab.models.base import Model
+from pe_lab.pe.positions import Numbers
+
+TOKENS = 24_000
+"""Tokens read of a split: a few hundred answers, in seconds."""
+ANSWERS = 1_500
+"""Answers of a split from which no more sequences are read."""
+FEWEST, MOST = 40, 150
+"""Sequences of a split."""
+CHUNK = 6_000
+"""Tokens of a forward pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Scored answers of some sequences.
+
+    Args:
+        positions: of the tokens, (1 or N, T).
+        row, place: where each answer is predicted, (n,).
+        held: the tokens that hold it, (n, T).
+        wrong: the tokens that hold another answer, ``wrong_target``, to force attention onto,
+            (n, T); none where the sequence has no such answer.
+    """
+
+    task: Task
+    batch: Batch
+    positions: Numbers
+    row: Ints
+    place: Ints
+    held: Bools
+    wrong: Bools
+    wrong_target: Ints
+
+    @property
+    def target(self) -> Ints:
+        """The right answers, (n,)."""
+        found: Ints = self.batch.targets[self.row, self.place]
+        return found
+
+    @property
+    def distance(self) -> Ints:
+        """How far back the last of the tokens that hold the answer is, (n,)."""
+        last = _last(self.held)
+        return self.place - np.where(last < 0, self.place, last)
+
+    @property
+    def apart(self) -> Numbers:
+        """``distance`` in positions: how far those of two tokens differ, (n,)."""
+        at, row = self.positions, self.row % len(self.positions)
+        return gap(at[row, self.place], at[row, self.place - self.distance], at.ndim - 2)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def chunks(self) -> Iterator["Asked"]:
+        """The same answers, some sequences at a time."""
+        size = max(1, CHUNK // self.batch.tokens.shape[1])
+        for start in range(0, len(self.batch), size):
+            here = (self.row >= start) & (self.row < start + size)
+            rows = slice(start, start + size)
+            positions = self.positions if len(self.positions) == 1 else self.positions[rows]
+            some = self.only(here)
+            batch = self.batch.take(rows)
+            yield replace(some, batch=batch, positions=positions, row=some.row - start)
+
+    def only(self, chosen: Bools) -> "Asked":
+        """Some of the answers, of the same sequences."""
+        return Asked(
+            self.task, self.batch, self.positions, self.row[chosen], self.place[chosen],
+            self.held[chosen], self.wrong[chosen], self.wrong_target[chosen],
+        )  # fmt: skip
+
+
+def asked(task: Task, split: str, batch: Batch, positions: Numbers) -> Asked | None:
+    """All scored answers of the first sequences of a split; None: the task does not say which
+    tokens hold them."""
+    enough = round(ANSWERS / max(float(batch.scored.sum(1).mean()), 1))
+    n = min(max(min(TOKENS // batch.tokens.shape[1], enough), FEWEST), MOST, len(batch))
+    batch = batch.take(slice(0, n))
+    row, place = np.nonzero(batch.scored)
+    held = task.holds_answer(batch, row, place)
+    if held is None:
+        return None
+    target = batch.targets[row, place]
+    wrong, wrong_target = np.zeros_like(held), np.full(len(row), -1)
+    # Another answer of the sequence, whose tokens the query sees; none of them holds its own.
+    last = _last(held)
+    rng = generator(0, "diagnosis", split)
+    for answer in range(len(row)):
+        others = np.flatnonzero(
+            (row == row[answer]) & (target != target[answer]) & (last < place[answer])
+        )
+        others = others[~(held[others] & held[answer]).any(axis=1) & held[others].any(axis=1)]
+        if len(others):
+            other = others[rng.integers(len(others))]
+            wrong[answer], wrong_target[answer] = held[other], target[other]
+    shown = positions if len(positions) == 1 else positions[:n]
+    return Asked(task, batch, shown, row, place, held, wrong, wrong_target)
+
+
+def gap(one: Numbers, other: Numbers, axes: int) -> Numbers:
+    """How far positions differ, the largest of several ids.
+
+    Args:
+        axes: 1 if the last axis is of ids, else 0.
+    """
+    apart: Numbers = np.abs(one - other)
+    return apart.max(-1) if axes else apart
+
+
+def _last(held: Bools) -> Ints:
+    """The last token of each row, (n,); -1: none."""
+    found: Ints = np.where(held, np.arange(held.shape[1]), -1).max(axis=1, initial=-1)
+    return found
+
+
+Made = Callable[[Asked], Intervention]
+"""An intervention on some sequences."""
+
+
+@torch.no_grad()
+def predicted(
+    model: Model,
+    questions: Asked,
+    make: Made = lambda part: Intervention(),
+    read: Callable[[Asked], Reading] | None = None,
+) -> Tensor:
+    """The logits (n, V) of the answers under an intervention."""
+    found = []
+    for part in questions.chunks():
+        tokens, positions = torch.from_numpy(part.batch.tokens), torch.from_numpy(part.positions)
+        with intervening(model, make(part), read and read(part)):
+            hidden = model(tokens, positions)
+        found.append(model.unembed(hidden[part.row, part.place]).float())
+    return torch.cat(found)
+
+
+def wrong(questions: Asked, logits: Tensor) -> Bools:
+    """Which answers are wrong, (n,), by their logits (n, V)."""
+    right = questions.task.correct(logits, torch.from_numpy(questions.target))
+    found: Bools = (~(right & ~logits.isnan().any(-1))).numpy()
+    return found
+
+
+def wrongly(model: Model, questions: Asked, make: Made = lambda part: Intervention()) -> Bools:
+    """Which answers are wrong under an intervention, (n,)."""
+    return wrong(questions, predicted(model, questions, make))

@@ -1,0 +1,361 @@
+"""All interventions on one trained model, in domain and on a split.
+
+>>> found = diagnose(load("runs/recall/rope/seed0-0123abcd"))
+>>> found.rows[0]
+Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pe_lab.config.schema import plain, validated
+from pe_lab.core.errors import UsageError
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.task import TRAIN, Bools
+from pe_lab.experiment.load_run import LoadedRun, load
+from pe_lab.explain.answers import Asked, Made, asked, predicted, wrong, wrongly
+from pe_lab.explain.hook import Intervention
+from pe_lab.explain.interventions import (
+    Head,
+    NotClampedError,
+    distances_clamped,
+    encoded,
+    far_masked,
+    fewer_keys,
+    forced,
+    in_trained_positions,
+    log_scaled,
+    scaled,
+    source_masked,
+    terms_clamped,
+    usual_penalty,
+    without_conv,
+)
+from pe_lab.explain.measures import QUANTITIES, Attended, attended
+from pe_lab.explain.record import METHOD, Diagnosis, Distance, Row, keep, read_diagnoses
+from pe_lab.models.base import Model
+from pe_lab.models.conv import CausalConv
+from pe_lab.models.transformer import Decoder, Layer
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.train.plan import replaced
+
+FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
+DRAWS = 5
+READS = 0.3
+"""The mean weight on the tokens that hold the answer, in domain, from which a head reads them."""
+
+
+def plain_model(run: LoadedRun) -> Model:
+    """The run's model without kernels, which compute no logits."""
+    config = validated(replaced(plain(run.plan.config), {"train.fast": False}))
+    model = replace(run.plan, config=config).model()
+    model.load_state_dict(run.model.state_dict())
+    return model.eval()
+
+
+def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = None) -> Diagnosis:
+    """Measure a finished run with each intervention.
+
+    Args:
+        split: None: the one with the highest error.
+        model: in place of the run's own, a plain one.
+
+    Raises:
+        UsageError: no such split, or the model has no attention of each token to those before, or
+            the task does not say which tokens hold an answer.
+    """
+    if not isinstance(run.model, Decoder) or not run.plan.dims.n_heads:
+        raise UsageError(
+            f"run={run.path} has no layers of attention from each token to those before: give a "
+            f"run of model=transformer, not of model={run.summary['names'].get('model')}"
+        )
+    split = run.worst_split() if split is None else split
+    if split == IN_DOMAIN:
+        raise UsageError(
+            f"split=in_domain of {run.path} has nothing to be compared with: choose from "
+            + ", ".join(split for split in run.plan.splits if split != IN_DOMAIN)
+        )
+    return _Bench(run, split, plain_model(run) if model is None else model).measured()
+
+
+def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Diagnosis:
+    """The diagnosis of a finished run, from its folder or measured and recorded now.
+
+    Raises:
+        PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written.
+    """
+    folder = RunFolder(path)
+    known = {} if force else {one.split: one for one in read_diagnoses(folder)}
+    if split in known:
+        return known[split]
+    run = load(path)
+    split = run.worst_split() if split is None else split
+    if split not in known:
+        known[split] = diagnose(run, split)
+        keep(folder, known[split], force=force)
+    return known[split]
+
+
+class _Bench:
+    """One model on the answers in domain (``near``) and on those of a split (``far``)."""
+
+    def __init__(self, run: LoadedRun, split: str, model: Model) -> None:
+        self.run, self.split, self.model = run, split, model
+        self.keys = run.plan.dims.train_len
+        task = run.plan.task
+        self.reach = run.plan.positions.limit_for(task.split(TRAIN), training=True)
+        drawn = {name: run.sequences(name) for name in (IN_DOMAIN, split)}
+        found = [asked(task.split(name), name, *drawn[name]) for name in drawn]
+        if found[0] is None or found[1] is None:
+            raise UsageError(
+                f"task={run.summary['task']} does not say which tokens hold an answer: choose "
+                "another task, or define holds_answer in its class"
+            )
+        self.near, self.far = found[0], found[1]
+        self.rows: list[Row] = []
+        logits, self.attended = attended(model, self.near)
+        logits_beyond, self.beyond = attended(model, self.far)
+        self.plain = {self.near: wrong(self.near, logits), self.far: wrong(self.far, logits_beyond)}
+        self.heads = self._readers()
+
+    def measured(self) -> Diagnosis:
+        self._add("plain", "error", lambda questions: self.plain[questions])
+        beyond = self.far.apart >= self.reach
+        for name, chosen in (("near", ~beyond), ("far", beyond)):
+            self.rows.append(Row(name, "error", _mean(self.plain[self.far][chosen])))
+        self._clamped()
+        self._interventions()
+        self._temperature()
+        self._controls()
+        self._parts()
+        self._attention()
+        metrics = self.run.summary["metrics"]
+        guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
+        distances = [
+            *self._distances(IN_DOMAIN, self.near, self.attended),
+            *self._distances(self.split, self.far, self.beyond),
+        ]
+        return Diagnosis(
+            str(self.run.summary["identity"]), METHOD, self.split, guess[0], guess[1],
+            len(self.far), self.heads, self.rows, distances,
+        )  # fmt: skip
+
+    def _clamped(self) -> None:
+        """Positions, distances or terms of the encoding kept within those of training, where those
+        of the split are beyond: random floats are not."""
+        encodings, name = self.model.encodings, "distances clamped"
+        if not any(encoding.reads_positions for encoding in encodings):
+            if self._has_term():
+                limits = self.attended.least, self.attended.largest
+                self._intervene(name, lambda part: terms_clamped(*limits))
+            return
+        carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
+        if self.near.positions.ndim > 2 or carried or not self.run.plan.positions.whole:
+            return
+        at_input = {"embed", "block_input"}
+        if all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
+            with suppress(NotClampedError):
+                self._intervene(name, lambda part: distances_clamped(self.reach))
+            return
+        self._in_trained_positions()
+
+    def _in_trained_positions(self) -> None:
+        """One answer of each sequence with all positions within those of training, also with the
+        oracle. Restored of the added error of these answers, and shown as of all answers."""
+        heads, errors = self.heads, [float(self.plain[q].mean()) for q in (self.far, self.near)]
+        moved = [in_trained_positions(q, self.reach) for q in (self.far, self.near)]
+        plain = [
+            float(wrongly(self.model, replace(m, positions=q.positions)).mean())
+            for m, q in zip(moved, (self.far, self.near), strict=True)
+        ]
+        makes: dict[str, Made] = {
+            "positions clamped": lambda part: Intervention(),
+            "positions clamped and oracle": lambda part: forced(part, part.held, heads),
+        }
+        for name, make in makes.items():
+            change = [
+                float(wrongly(self.model, m, make).mean()) - before
+                for m, before in zip(moved, plain, strict=True)
+            ]
+            added = plain[0] - plain[1]
+            restored = -change[0] / added if added > 0 else None
+            shown = errors[0] + change[0], errors[1] + change[1]
+            self.rows.append(Row(name, "intervention", *shown, restored))
+
+    def _interventions(self) -> None:
+        keys, reach, heads = self.keys, self.reach, self.heads
+        if self._has_term():
+            usual = self._lost_terms()
+            self._intervene("usual penalty", lambda part: usual_penalty(part, usual))
+        windows = [layer.attention.window for layer in _layers(self.model)]
+        more_keys = any(window is None or window > keys for window in windows)
+        if more_keys:
+            self._add("fewer keys", "intervention", self._fewer)
+        self._intervene("far keys masked", lambda part: far_masked(part, reach))
+        layers = range(len(self.model.encodings))
+        for layer in layers if len(layers) > 1 else ():
+            here = partial(far_masked, trained=reach, layers=[layer])
+            self._intervene(f"far keys masked in layer {layer}", here, "detail")
+        if more_keys:
+            self._intervene("logits times log n", lambda part: log_scaled(keys))
+        self._intervene("oracle", lambda part: forced(part, part.held, heads))
+
+    def _lost_terms(self) -> dict[int, Tensor]:
+        """The mean in domain of the term at the source, of heads in which it is lower on the split
+        by more than its deviation in domain; others have no least value."""
+        found = {}
+        for layer, usual in self.attended.usual.items():
+            lost = usual - self.beyond.usual[layer] > self.attended.deviation[layer]
+            found[layer] = usual.masked_fill(~lost, -torch.inf)
+        return found
+
+    def _temperature(self) -> None:
+        """The factor that is best on one half of the sequences, measured on the other half."""
+        found = {1.0: [self.plain[self.far], self.plain[self.near]]}
+        for factor in FACTORS:
+            make = partial(_scaled, factor=factor)
+            found[factor] = [wrongly(self.model, each, make) for each in (self.far, self.near)]
+        half = self.far.row % 2 == 0
+        measured_here, near, chosen = np.zeros(len(self.far)), [], []
+        for here in (half, ~half):
+            others = ~here if (~here).any() else here
+            best = min(found, key=lambda factor: found[factor][0][others].mean())
+            measured_here[here] = found[best][0][here]
+            near.append(found[best][1].mean())
+            chosen.append(best)
+        self._row("logits scaled", "intervention", _mean(measured_here), float(max(near)))
+        self.rows.append(Row("factor", "detail", float(np.mean(chosen))))
+
+    def _controls(self) -> None:
+        self._intervene("source masked", source_masked, "control")
+        heads = self.heads
+
+        def follows(questions: Asked) -> Bools:
+            some = questions.only(questions.wrong_target >= 0)
+            logits = predicted(self.model, some, lambda part: forced(part, part.wrong, heads))
+            found: Bools = logits.argmax(-1).numpy() == some.wrong_target
+            return found
+
+        self._add("follows a wrong token", "control", follows)
+
+    def _parts(self) -> None:
+        names = {name for encoding in self.model.encodings for name in encoding.ablations()}
+        changes = {f"without {name}": partial(_left, part=name) for name in sorted(names)}
+        if len(names) > 1:
+            changes["q.k alone"] = partial(_left, part=None)
+        contexts = {name: encoded(self.model, change) for name, change in changes.items()}
+        if any(isinstance(module, CausalConv) for module in self.model.modules()):
+            contexts["without model.conv"] = without_conv(self.model)
+        for name, context in contexts.items():
+            with context:
+                self._add(name, "part", lambda questions: wrongly(self.model, questions))
+
+    def _attention(self) -> None:
+        both = ((self.beyond, self.far), (self.attended, self.near))
+        # The same answers for the three terms of the identity.
+        finite = [found.of("log_odds", self.heads).isfinite() for found, _ in both]
+        for name in QUANTITIES:
+            values = []
+            for (found, _), chosen in zip(both, finite, strict=True):
+                each = found.of(name, self.heads)
+                in_identity = name in ("log_odds", "count", "gap")
+                values.append(_finite_mean(each[chosen] if in_identity else each))
+            self.rows.append(Row(name, "attention", *values))
+        for are, is_wrong in (("right", False), ("wrong", True)):
+            values = [
+                _finite_mean(found.of("mass", self.heads)[self.plain[questions] == is_wrong])
+                for found, questions in both
+            ]
+            self.rows.append(Row(f"mass of {are} answers", "attention", *values))
+
+    def _distances(self, split: str, questions: Asked, found: Attended) -> Iterator[Distance]:
+        upper = 2 ** np.ceil(np.log2(np.maximum(questions.distance, 1))).astype(int)
+        mass, margin = (found.of(name, self.heads).numpy() for name in ("mass", "margin"))
+        for top in np.unique(upper):
+            here = (upper == top) & np.isfinite(margin)
+            if n := int(here.sum()):
+                yield Distance(
+                    split, int(top), float(mass[here].mean()), float(margin[here].mean()), n
+                )
+
+    def _has_term(self) -> bool:
+        """Whether what the encoding adds can be told from the product of queries and keys."""
+        encodings = self.model.encodings
+        if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
+            return False
+        attentions = [layer.attention for layer in _layers(self.model)]
+        if any(one.scales_logits or one.scale is not None for one in attentions):
+            return False
+        return any({"bias", "logits"} & e.hooks() for e in encodings)
+
+    def _fewer(self, questions: Asked) -> npt.NDArray[Any]:
+        """The share of draws in which each answer is wrong."""
+        draws = [
+            wrongly(self.model, questions, partial(fewer_keys, trained=self.keys, draw=draw))
+            for draw in range(DRAWS if questions is self.far else 1)
+        ]
+        found: npt.NDArray[Any] = np.mean(draws, axis=0)
+        return found
+
+    def _readers(self) -> list[Head]:
+        """The heads that read the tokens that hold the answer in domain."""
+        mass = {
+            (layer, head): float(of_heads[:, head].mean())
+            for layer, of_heads in self.attended.values["mass"].items()
+            for head in range(of_heads.shape[1])
+        }
+        if not mass:
+            raise UsageError(
+                f"run={self.run.path} computes no attention weights: give a run of "
+                f"model=transformer, not of model={self.run.summary['names'].get('model')}"
+            )
+        found = [head for head, mean in mass.items() if mean >= READS]
+        return found or [max(mass, key=lambda head: mass[head])]
+
+    def _intervene(self, name: str, make: Made, kind: str = "intervention") -> None:
+        self._add(name, kind, lambda questions: wrongly(self.model, questions, make))
+
+    def _add(self, name: str, kind: str, count: Callable[[Asked], npt.NDArray[Any]]) -> None:
+        self._row(name, kind, *(_mean(count(questions)) for questions in (self.far, self.near)))
+
+    def _row(self, name: str, kind: str, value: float | None, near: float | None) -> None:
+        plain = float(self.plain[self.far].mean())
+        added = plain - float(self.plain[self.near].mean())
+        restored = None
+        if kind in ("intervention", "detail") and value is not None and added > 0:
+            restored = (plain - value) / added
+        self.rows.append(Row(name, kind, value, near, restored))
+
+
+def _scaled(part: Asked, factor: float) -> Intervention:
+    return scaled(factor)
+
+
+def _left(encoding: PositionalEncoding, part: str | None) -> PositionalEncoding:
+    """The encoding without a part; None: without all."""
+    return PositionalEncoding() if part is None else encoding.ablations().get(part, encoding)
+
+
+def _layers(model: Model) -> list[Layer]:
+    assert isinstance(model, Decoder)
+    return model.layers
+
+
+def _mean(values: npt.NDArray[Any]) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _finite_mean(values: Tensor) -> float | None:
+    """The mean of the finite values; None if there is none."""
+    finite = values[values.isfinite()]
+    return float(finite.mean()) if len(finite) else None

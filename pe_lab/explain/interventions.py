@@ -1,0 +1,262 @@
+"""Interventions on attention, each a small function of logits or weights and of what it saw.
+
+Shape letters as in pe/base.py; n answers.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_lab.core.rng import generator
+from pe_lab.core.task import Bools
+from pe_lab.explain.answers import Asked, gap
+from pe_lab.explain.hook import Intervention, Seen
+from pe_lab.models.attention import Attention
+from pe_lab.models.base import Model
+from pe_lab.models.conv import CausalConv
+from pe_lab.pe.base import PositionalEncoding
+
+NEVER = -1e9
+"""A logit that no key is chosen with; finite, as encodings compute with it."""
+NEAREST = 4
+"""The last keys, which are always among those of ``fewer_keys``."""
+SAME = 1e-3
+"""How far logits may differ that should be equal."""
+Head = tuple[int, int]
+"""A layer and a head of it."""
+
+
+class NotClampedError(Exception):
+    """An encoding reads more than the positions that are moved."""
+
+
+def answers_rows(values: Tensor, part: Asked) -> Tensor:
+    """The rows of the queries that answer, (n, H, S)."""
+    rows: Tensor = values[part.row, :, part.place]
+    return rows
+
+
+def with_rows(values: Tensor, part: Asked, rows: Tensor) -> Tensor:
+    """``values`` with these rows of the queries that answer."""
+    changed = values.expand(len(part.batch), *values.shape[1:]).clone()
+    changed[part.row, :, part.place] = rows.to(changed.dtype)
+    return changed
+
+
+def scaled(factor: float) -> Intervention:
+    """All logits times a factor: a lower temperature."""
+    return Intervention(lambda logits, seen: logits * factor)
+
+
+def log_scaled(trained: int) -> Intervention:
+    """Logits of a query that sees n keys times log n / log of the keys in training, at least 1."""
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        n = torch.arange(1, logits.shape[-1] + 1)[-logits.shape[-2] :]
+        growth = (n.log() / math.log(trained)).clamp(min=1)
+        return logits * growth[:, None]
+
+    return Intervention(change)
+
+
+def far_masked(part: Asked, trained: int, layers: Sequence[int] | None = None) -> Intervention:
+    """Keys beyond the trained distance, in positions, are hidden, but for those that hold the
+    answer.
+
+    Args:
+        layers: in these only; None: in all.
+    """
+    t, at = part.batch.tokens.shape[1], part.positions
+    far = torch.from_numpy(gap(at[:, :, None], at[:, None], at.ndim - 2) >= trained)
+    hidden = far.tril()[:, None].expand(len(part.batch), 1, t, t).clone()
+    hidden[part.row, 0, part.place] &= ~torch.from_numpy(part.held)
+    return _hiding(hidden, layers)
+
+
+def source_masked(part: Asked) -> Intervention:
+    """The tokens that hold the answer are hidden from the query that answers."""
+    return _hiding(_of_answers(part, part.held))
+
+
+def fewer_keys(part: Asked, trained: int, draw: int) -> Intervention:
+    """A query that answers sees as many keys as in training: those that hold the answer with the
+    token before each, the last ones, and others at random."""
+    rng = generator(draw, "fewer keys")
+    hidden = np.zeros_like(part.held)
+    for n, (held, place) in enumerate(zip(part.held, part.place, strict=True)):
+        kept = held | np.roll(held, -1)
+        kept[max(0, place - NEAREST + 1) : place + 1] = True
+        others = np.flatnonzero(~kept[: place + 1])
+        surplus = min(place + 1 - trained, len(others))
+        if surplus > 0:
+            hidden[n, rng.choice(others, surplus, replace=False)] = True
+    return _hiding(_of_answers(part, hidden))
+
+
+def _of_answers(part: Asked, hidden: Bools) -> Tensor:
+    t = part.batch.tokens.shape[1]
+    found = torch.zeros(len(part.batch), 1, t, t, dtype=torch.bool)
+    found[part.row, 0, part.place] = torch.from_numpy(hidden)
+    return found
+
+
+def _hiding(hidden: Tensor, layers: Sequence[int] | None = None) -> Intervention:
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        if layers is not None and seen.layer not in layers:
+            return logits
+        return logits.masked_fill(hidden, NEVER)
+
+    return Intervention(change)
+
+
+def forced(part: Asked, onto: Bools, heads: Sequence[Head]) -> Intervention:
+    """The weights of these heads are put onto these tokens, in the shares they had of them."""
+    tokens = torch.from_numpy(onto)
+
+    def change(weights: Tensor, seen: Seen) -> Tensor:
+        chosen = [head for layer, head in heads if layer == seen.layer]
+        if not chosen:
+            return weights
+        rows = answers_rows(weights, part)
+        kept = rows[:, chosen] * tokens[:, None]
+        even = (tokens / tokens.sum(-1, keepdim=True).clamp(min=1))[:, None]
+        total = kept.sum(-1, keepdim=True)
+        shares = torch.where(total > 1e-9, kept / total.clamp(min=1e-9), even.to(kept.dtype))
+        # An answer that no token holds is left alone.
+        rows[:, chosen] = torch.where(tokens.any(-1)[:, None, None], shares, rows[:, chosen])
+        return with_rows(weights, part, rows)
+
+    return Intervention(weights=change)
+
+
+def distances_clamped(trained: int) -> Intervention:
+    """Keys beyond the trained distance have the logit of a query at the last trained position and
+    a key at the first: for encodings that act in attention.
+
+    The change raises NotClampedError where it does not give the logit that the model has at that
+    distance.
+    """
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        inputs, encoding = seen.inputs, seen.attention.encoding
+        t, s = inputs.q_BHTD.shape[2], inputs.k_BHSD.shape[2]
+        last = torch.full_like(inputs.pos_k_BS, trained - 1)
+        # Keys at the first position, and one more at that of the queries: an encoding may read the
+        # range of positions.
+        moved = replace(
+            inputs,
+            x_BSE=torch.cat((inputs.x_BSE, inputs.x_BSE[:, -1:]), 1),
+            k_BHSD=torch.cat((inputs.k_BHSD, inputs.k_BHSD[:, :, -1:]), 2),
+            v_BHSD=torch.cat((inputs.v_BHSD, inputs.v_BHSD[:, :, -1:]), 2),
+            pos_q_BT=last[:, -t:],
+            pos_k_BS=torch.cat((torch.zeros_like(last), last[:, -1:]), 1),
+        )
+        key, query = moved.k_BHSD, moved.q_BHTD
+        _, k = encoding.rotate(query, key, moved)
+        # The rotation of queries may be that of the last keys.
+        ahead = replace(moved, pos_k_BS=torch.cat((torch.zeros_like(last[:, :1]), last), 1))
+        q, _ = encoding.rotate(query, key, ahead)
+        edge = type(seen.attention).weights(seen.attention, q, k, moved)[0][..., :s]
+        if seen.attention.scales_logits:
+            edge = edge * seen.attention.growth(t, s) / seen.attention.growth(t, s + 1)
+        at_edge = (inputs.pos_q_BT[:, :, None] == trained - 1) & (inputs.pos_k_BS[:, None] == 0)
+        far = inputs.pos_q_BT[:, :, None] - inputs.pos_k_BS[:, None] >= trained
+        apart = (edge - logits).abs().masked_fill(~at_edge[:, None], 0).max()
+        if far.any() and not (at_edge.any() and apart <= SAME):
+            raise NotClampedError
+        return torch.where(far[:, None], edge, logits)
+
+    return Intervention(change)
+
+
+def position_term(seen: Seen) -> Tensor:
+    """What the encoding adds to the product of rotated queries and keys, (B, H, T, S)."""
+    encoding, content = seen.attention.encoding, seen.content
+    term = encoding.logits(content, seen.q_BHTD, seen.k_BHSD, seen.inputs) - content
+    bias = encoding.bias(seen.inputs.pos_q_BT, seen.inputs.pos_k_BS)
+    return term if bias is None else term + bias
+
+
+def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
+    """The encoding's term is kept within its range in domain: for encodings that read the context,
+    such as gates.
+
+    Args:
+        least, largest: layer -> the range of each head, (H, 1, 1).
+    """
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        term = position_term(seen)
+        return logits + term.clamp(least[seen.layer], largest[seen.layer]) - term
+
+    return Intervention(change)
+
+
+def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
+    """The encoding's term, at the tokens that hold the answer alone, is at least its mean there in
+    domain.
+
+    Args:
+        usual: layer -> the mean of each head, (H, 1, 1).
+    """
+    held = torch.from_numpy(part.held)[:, None]
+
+    def change(logits: Tensor, seen: Seen) -> Tensor:
+        rows = answers_rows(logits, part)
+        term = answers_rows(position_term(seen), part)
+        missing = (usual[seen.layer][:, 0] - term).clamp(min=0)
+        return with_rows(logits, part, rows + missing.masked_fill(~held, 0).to(rows.dtype))
+
+    return Intervention(change)
+
+
+@contextmanager
+def encoded(
+    model: Model, change: Callable[[PositionalEncoding], PositionalEncoding]
+) -> Iterator[None]:
+    """Within this context each layer's encoding is what ``change`` makes of it."""
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    before = [attention.encoding for attention in layers]
+    try:
+        for attention, encoding in zip(layers, before, strict=True):
+            attention.encoding = change(encoding)
+        yield
+    finally:
+        for attention, encoding in zip(layers, before, strict=True):
+            attention.encoding = encoding
+
+
+@contextmanager
+def without_conv(model: Model) -> Iterator[None]:
+    """Within this context ``model.conv`` changes nothing: its filters are 0."""
+    filters = [module.filter for module in model.modules() if isinstance(module, CausalConv)]
+    before = [each.detach().clone() for each in filters]
+    try:
+        with torch.no_grad():
+            for each in filters:
+                each.zero_()
+        yield
+    finally:
+        with torch.no_grad():
+            for each, old in zip(filters, before, strict=True):
+                each.copy_(old)
+
+
+def in_trained_positions(asked: Asked, trained: int) -> Asked:
+    """An answer of each sequence, its query moved to the last trained position; the tokens that are
+    further back than the first position are all at the first."""
+    rng = generator(0, "positions")
+    order = rng.permutation(len(asked))
+    chosen = np.zeros(len(asked), dtype=bool)
+    chosen[order[np.unique(asked.row[order], return_index=True)[1]]] = True
+    few = asked.only(chosen)
+    positions = np.broadcast_to(asked.positions, (len(asked.batch), asked.positions.shape[1]))
+    at = np.zeros(len(asked.batch), dtype=np.int64)
+    at[few.row] = positions[few.row, few.place]
+    shifted = positions - np.maximum(at - (trained - 1), 0)[:, None]
+    return replace(few, positions=shifted.clip(min=0))

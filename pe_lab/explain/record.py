@@ -1,0 +1,113 @@
+"""why.jsonl: the diagnoses of a finished run, one of a split each; the last line has their digest.
+
+Read without torch, so that tables and reports show verdicts.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from pydantic import TypeAdapter
+
+from pe_lab.core.errors import DamagedError
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import sealed_lines
+
+METHOD = 2
+"""The number of this method: the rows of another one are measured again."""
+NAME = "why.jsonl"
+REMEDY = "remove it, or give force=true, and pe-lab why measures again"
+LOCK_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a diagnosis.
+
+    Args:
+        kind: ``error`` of the model with nothing changed, ``intervention``, a ``detail`` of one,
+            ``part`` (of the encoding left out), ``control`` or ``attention`` (a measure of the
+            heads that read the answer).
+        value, in_domain: on the split, and in domain; None: it does not apply there.
+        restored: the share of the added error that an intervention takes away.
+    """
+
+    name: str
+    kind: str
+    value: float | None
+    in_domain: float | None = None
+    restored: float | None = None
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Attention to the tokens that hold the answer at distances above half of ``distance``, up to
+    it: the mean ``mass`` and ``margin`` of ``answers`` answers."""
+
+    split: str
+    distance: int
+    mass: float
+    margin: float
+    answers: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured of one run on one split.
+
+    Args:
+        run: the identity of the run.
+        guess, guess_in_domain: the error of guessing there, as the run measured it.
+        answers: how many were read of the split.
+        heads: those that read the answer in domain, as (layer, head).
+    """
+
+    run: str
+    method: int
+    split: str
+    guess: float
+    guess_in_domain: float
+    answers: int
+    heads: list[tuple[int, int]]
+    rows: list[Row]
+    distances: list[Distance]
+
+    @cached_property
+    def by_name(self) -> dict[str, Row]:
+        """The rows by their names."""
+        return {row.name: row for row in self.rows}
+
+
+_READ = TypeAdapter(Diagnosis)
+
+
+def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
+    """The diagnoses of a run by this method; none where there is no record.
+
+    Raises:
+        DamagedError: the record is not as it was written, or is that of another run.
+        RunError: the file cannot be read.
+    """
+    found = folder.sealed_rows(NAME, _READ, lambda one: one.run, REMEDY)
+    return [one for one in found if one.method == METHOD]
+
+
+def keep(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> None:
+    """Add a diagnosis to a run's record, in place of one of the same split.
+
+    Args:
+        force: also in place of a damaged record.
+
+    Raises:
+        DamagedError: as ``read_diagnoses``.
+        RunError: the disk refuses, or another process holds the folder.
+    """
+    with folder.lock(LOCK_TIMEOUT_S):
+        known: list[Diagnosis] = []
+        with suppress(*[DamagedError] if force else []):
+            known = read_diagnoses(folder)
+        kept = [one for one in known if one.split != diagnosis.split]
+        lines = [json.dumps(asdict(one), allow_nan=False) for one in (*kept, diagnosis)]
+        folder.make()
+        folder.write(NAME, sealed_lines("".join(f"{line}\n" for line in lines).encode()))

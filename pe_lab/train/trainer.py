@@ -1,0 +1,271 @@
+"""The training loop: loss, steps, evaluation, checkpoints; it can stop and resume at any step.
+
+Shape letters: B batch, T tokens.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pe_lab.core.console import logger
+from pe_lab.core.errors import DamagedError, RunError
+from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
+from pe_lab.core.rng import generator, torch_seed
+from pe_lab.core.task import Batch, Bools
+from pe_lab.models.base import Model, ScoredPositions
+from pe_lab.store import checkpoint
+from pe_lab.store.metrics_log import MetricsLog
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.schema import REMEDY
+from pe_lab.train.batches import TrainData
+from pe_lab.train.measure import Evaluator
+from pe_lab.train.optimizer import learning_rate, make_optimizer
+from pe_lab.train.plan import Plan
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """One of the ``train.accumulate`` parts of a training step's batch.
+
+    Args:
+        counted: True at the positions of the loss, (B, T).
+        pos: (1 or B, T).
+        key: the key of the dropout masks.
+    """
+
+    batch: Batch
+    counted: Bools
+    pos: Tensor
+    key: int
+
+
+def summed_loss(
+    model: Model, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
+) -> Tensor:
+    """Cross-entropy summed over the counted positions; the last layer and the logits are computed
+    there only. ``key`` is that of the dropout masks."""
+    device = model.device
+    targets = torch.from_numpy(batch.targets[counted]).to(device)
+    tokens = torch.from_numpy(batch.tokens).to(device)
+    if counted.all():
+        hidden = model(tokens, pos, key=key).flatten(0, 1)
+    else:
+        hidden = model(tokens, pos, scored=ScoredPositions.of(counted, device), key=key)
+    return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
+
+
+def wide(logits: Tensor) -> Tensor:
+    """Logits in at least float32, as half precision is too narrow for a loss."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Trainer:
+    """Trains the model of a plan. A run resumes bit for bit from its checkpoint; batches and
+    random positions are functions of the step.
+
+    Args:
+        sets: the evaluation set of each split.
+        stopping: polled between steps and batches; what it returns is raised after a checkpoint
+            has been written.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: torch.device,
+        folder: RunFolder,
+        sets: dict[str, Batch],
+        stopping: Callable[[], BaseException | None],
+    ) -> None:
+        self.plan, self.config = plan, plan.config.train
+        self.folder, self.stopping = folder, stopping
+        self.device = device
+        self.model = plan.model().to(device)
+        self.optimizer = make_optimizer(self.config, self.model.parameters())
+        self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
+        self.positions_rng = generator(plan.config.seed, "train positions", 0)
+        self.evaluator = Evaluator(plan, self.model, sets, self._poll)
+        self.step = 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.loss_steps = 0
+        self.last_loss = math.nan
+        self.measured_at = 0
+        self.below = 0
+        self.seconds = 0.0
+        self.metrics_mark: tuple[int, str | None] = 0, None
+        self.checkpoint_digest = ""
+        self.log: MetricsLog
+        torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
+
+    def resume(self) -> bool:
+        """Restore the state from the folder's checkpoint; False where there is none."""
+        if not self.folder.checkpoint.exists():
+            return False
+        state = checkpoint.load(self.folder.checkpoint, self.folder.identity)
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            for name in ("step", "loss_steps", "last_loss", "measured_at", "below", "seconds"):
+                setattr(self, name, state[name])
+            self.loss_sum.fill_(state["loss_sum"])
+            self.metrics_mark = state["metrics_mark"]
+            torch.set_rng_state(state["rng"])
+            if self.device.type == "cuda" and state["rng_cuda"] is not None:
+                torch.cuda.set_rng_state(state["rng_cuda"])
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise DamagedError(
+                f"the checkpoint {self.folder.checkpoint} does not fit this run "
+                f"({str(error).splitlines()[0]}): {REMEDY}"
+            ) from None
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint. If a parameter is not finite, the last good one is kept."""
+        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            raise self._not_finite("a parameter")
+        self.log.sync()
+        cuda = self.device.type == "cuda"
+        self.checkpoint_digest = checkpoint.save(
+            self.folder.checkpoint,
+            self.folder.identity,
+            {
+                "step": self.step,
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+                "rng_cuda": torch.cuda.get_rng_state() if cuda else None,
+                "loss_sum": float(self.loss_sum),
+                "loss_steps": self.loss_steps,
+                "last_loss": self.last_loss,
+                "measured_at": self.measured_at,
+                "below": self.below,
+                "seconds": self.seconds,
+                "metrics_mark": self.log.mark,
+            },
+        )
+        self.folder.set_status("running", self.step, self.config.steps)
+
+    def fit(self, log: MetricsLog, show: Callable[[int, float], None]) -> None:
+        """Train to the last step, or until the in-domain error has stayed below ``stop_below``.
+
+        Args:
+            show: called after every step with its number and the last logged loss.
+        """
+        self.log = log
+        while not self._done():
+            began = time.perf_counter()
+            self.train_step()
+            self.seconds += time.perf_counter() - began
+            if self.step % self.config.log_every == 0 or self.step == self.config.steps:
+                self._log_loss()
+            show(self.step, self.last_loss)
+            if self.step % self.config.checkpoint_every == 0:
+                self.save()
+            self._poll()
+        # Early stopping may fall between two log rows.
+        if self.loss_steps:
+            self._log_loss()
+        self.save()
+
+    def _done(self) -> bool:
+        every = self.plan.config.eval.every
+        if self.step == self.config.steps:
+            return True
+        if self.step and self.step % every == 0 and self.measured_at != self.step:
+            self._evaluate()
+        stop = self.config.stop_below is not None and self.below >= self.config.patience
+        if stop:
+            logger.info("in-domain error stayed below train.stop_below: stopped at %d", self.step)
+        return stop
+
+    def train_step(self) -> None:
+        """One optimizer step on the next training batch."""
+        self.train_on(self.microbatches())
+
+    def microbatches(self) -> list[Microbatch]:
+        """The next training batch, split into ``train.accumulate`` parts.
+
+        Raises:
+            RunError: none of its answers is scored.
+        """
+        cfg, seed = self.config, self.plan.config.seed
+        batch = self.data.batch(self.step)
+        if self.plan.positions.drawn(training=True):
+            # Making a generator takes as long as all the rest here.
+            self.positions_rng = generator(seed, "train positions", self.step)
+        positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
+        counted = batch.trained(self.plan.task.loss_on)
+        if not counted.any():
+            raise RunError(
+                f"no answer is scored in the training batch of step {self.step + 1}: raise "
+                f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
+            )
+        n, parts = len(batch), []
+        for number, rows in enumerate(np.array_split(np.arange(n), cfg.accumulate)):
+            pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
+            part = batch if len(rows) == n else batch.take(rows)
+            key = torch_seed(seed, "dropout", self.step, number)
+            parts.append(Microbatch(part, counted[rows], pos, key))
+        return parts
+
+    def train_on(self, microbatches: list[Microbatch]) -> None:
+        total = sum(int(part.counted.sum()) for part in microbatches)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part in microbatches:
+            with self.model.autocast(self.config.precision):
+                pos = part.pos.to(self.device)
+                part_loss = summed_loss(self.model, part.batch, part.counted, pos, part.key)
+            torch.autograd.backward(part_loss / total)
+            loss += part_loss.detach() / total
+        norm = self.optimizer.clip(self.config.clip)
+        if not math.isfinite(float(loss)) or not math.isfinite(float(norm)):
+            raise self._not_finite(f"the loss ({float(loss)}) or its gradient ({float(norm)})")
+        self.optimizer.step(learning_rate(self.config, self.step))
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.loss_sum += loss
+        self.loss_steps += 1
+
+    def _log_loss(self) -> None:
+        self.last_loss = float(self.loss_sum) / self.loss_steps
+        self.loss_sum.zero_()
+        self.loss_steps = 0
+        rate = learning_rate(self.config, self.step - 1)
+        row = {"train/loss": self.last_loss, "train/lr": rate, "time/train_s": self.seconds}
+        self.log.write({"step": self.step, **row})
+
+    def _evaluate(self) -> None:
+        """Evaluate on the first sequences of every split and count for early stopping."""
+        most = self.plan.config.eval.quick_sequences
+        row: dict[str, Any] = {"step": self.step}
+        for split in self.evaluator.sets:
+            n = self.plan.sequences(split, most)
+            measured = self.evaluator.answers(split, n).measured()
+            row |= {metric_name(split, k): measured[k] for k in TABLED if k in measured}
+            if split == IN_DOMAIN:
+                error = measured["error"]
+        self.log.write(row)
+        self.measured_at = self.step
+        limit = self.config.stop_below
+        self.below = self.below + 1 if limit is not None and error <= limit else 0
+
+    def _poll(self) -> None:
+        if (stop := self.stopping()) is not None:
+            self.save()
+            raise stop
+
+    def _not_finite(self, what: str) -> RunError:
+        kept = "no checkpoint was written yet"
+        if self.folder.checkpoint.exists():
+            kept = f"the last good checkpoint is kept, {self.folder.checkpoint}"
+        return RunError(
+            f"{what} is not finite at step {self.step + 1} (train.lr={self.config.lr}, "
+            f"train.clip={self.config.clip}): lower train.lr or train.clip; {kept}"
+        )

@@ -1,0 +1,303 @@
+"""Interventions against their definitions, on small untrained models."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from pe_lab.core.rng import generator
+from pe_lab.explain.answers import asked, predicted
+from pe_lab.explain.hook import Intervention, intervening
+from pe_lab.explain.interventions import (
+    distances_clamped,
+    encoded,
+    far_masked,
+    fewer_keys,
+    forced,
+    in_trained_positions,
+    log_scaled,
+    scaled,
+    source_masked,
+    terms_clamped,
+    usual_penalty,
+)
+from pe_lab.explain.measures import attended
+from pe_lab.models.attention import Attention
+from pe_lab.pe.base import PositionalEncoding
+from tests.trainers import planned
+
+TRAINED = 7
+LONG = "sparse_x4"
+
+
+@pytest.fixture
+def made():
+    """A model, and answers at four times its trained length."""
+
+    def make(pe, n=6, split=LONG):
+        plan = planned("task=flipflop", "task.length=8", f"pe={pe}", "model.d_model=16",
+                       "model.n_heads=2", "model.n_layers=2", "train.fast=false")  # fmt: skip
+        task = plan.task.split(split)
+        batch = task.sample(generator(0, "test"), n)
+        positions = np.arange(batch.tokens.shape[1])[None]
+        model = plan.model().eval()
+        # Parts that start at zero would leave nothing to see.
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+        return model, asked(task, split, batch, positions)
+
+    return make
+
+
+def seen_by(model, questions, make=lambda part: Intervention()):
+    """The logits and weights of the answering queries: layer -> (n, H, S)."""
+    found = {}
+
+    def reading(part):
+        def read(logits, weights, seen):
+            rows = [x.expand(len(part.batch), -1, -1, -1)[part.row, :, part.place]
+                    for x in (logits, weights)]  # fmt: skip
+            found[seen.layer] = [a.clone() for a in rows]
+
+        return read
+
+    predicted(model, questions, make, reading)
+    return found
+
+
+def test_no_change_leaves_the_pass_and_the_model_as_they_were(made):
+    model, questions = made("rope")
+    tokens = torch.from_numpy(questions.batch.tokens)
+    positions = torch.from_numpy(questions.positions)
+    with torch.no_grad():
+        before = model(tokens, positions)
+        with intervening(model, Intervention()):
+            assert torch.equal(model(tokens, positions), before)
+        with intervening(model, scaled(3)):
+            assert not torch.allclose(model(tokens, positions), before)
+        assert torch.equal(model(tokens, positions), before)
+
+
+def test_what_is_asked_has_its_sources_and_another_answer(made):
+    _, questions = made("none", 30, "dense_x4")
+    tokens, word = questions.batch.tokens, questions.task.vocab
+    for n in range(len(questions)):
+        row, place = questions.row[n], questions.place[n]
+        bits = {word[t] for t in tokens[row][questions.held[n]]}
+        assert bits == {word[questions.target[n]]}
+        assert not questions.held[n, place:].any()
+        if questions.wrong_target[n] >= 0:
+            others = {word[t] for t in tokens[row][questions.wrong[n]]}
+            assert others == {word[questions.wrong_target[n]]} != bits
+            assert not (questions.wrong[n] & questions.held[n]).any()
+            assert not questions.wrong[n, place:].any()
+    assert (questions.wrong_target >= 0).any()
+
+
+@pytest.mark.parametrize("layers", [None, [1]])
+def test_far_keys_are_hidden_but_for_the_answer(made, layers):
+    model, questions = made("alibi")
+    found = seen_by(model, questions, partial(far_masked, trained=TRAINED, layers=layers))
+    places = np.arange(questions.held.shape[1])
+    hidden = questions.place[:, None] - places >= TRAINED
+    hidden &= ~questions.held
+    for layer in (0, 1):
+        weights = found[layer][1].numpy()
+        assert np.allclose(weights.sum(-1), 1, atol=1e-5)
+        assert ((weights == 0).all(1)[hidden]).all() == (layers is None or layer in layers)
+    seen = questions.held | ((questions.place[:, None] - places < TRAINED)
+                             & (places <= questions.place[:, None]))  # fmt: skip
+    assert (found[1][1].numpy() > 0).all(1)[seen].all()
+
+
+def test_far_is_told_by_positions(made):
+    """At positions 0, 2, 4, .. a key four tokens back is as far as the eighth position."""
+    model, questions = made("alibi")
+    apart = replace(questions, positions=2 * questions.positions)
+    assert np.array_equal(apart.apart, 2 * questions.distance)
+    weights = seen_by(model, apart, partial(far_masked, trained=TRAINED))[0][1].numpy()
+    back = questions.place[:, None] - np.arange(questions.held.shape[1])
+    assert np.array_equal(
+        (weights == 0).all(1), (2 * back >= TRAINED) & ~questions.held | (back < 0)
+    )
+    falling = replace(questions, positions=questions.positions[:, ::-1].copy())
+    assert np.array_equal(falling.apart, questions.distance)
+    ids = np.stack([questions.positions * 0, questions.positions], -1)
+    assert np.array_equal(replace(questions, positions=ids).apart, questions.distance)
+
+
+def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):
+    model, questions = made("alibi")
+    draws = []
+    for draw in (0, 1):
+        make = partial(fewer_keys, trained=TRAINED, draw=draw)
+        seen = (seen_by(model, questions, make)[1][1] > 0).all(1).numpy()
+        kept = questions.held | np.roll(questions.held, -1, axis=1)
+        many = (questions.place + 1 > TRAINED) & (kept.sum(1) + 4 <= TRAINED)
+        assert many.any()
+        assert (seen[many].sum(1) == TRAINED).all()
+        assert seen[questions.held].all()
+        assert all(seen[n, p - 3 : p + 1].all() for n, p in enumerate(questions.place) if p > 2)
+        draws.append(seen)
+    assert (draws[0] != draws[1]).any()
+
+
+def test_the_answer_is_hidden_from_its_query_alone(made):
+    model, questions = made("alibi")
+    weights = seen_by(model, questions, source_masked)[0][1].numpy()
+    assert (weights.transpose(0, 2, 1)[questions.held] == 0).all()
+    assert np.allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+def test_forced_heads_read_these_tokens_in_their_own_shares(made):
+    model, questions = made("rope")
+    before = seen_by(model, questions)
+    after = seen_by(model, questions, lambda part: forced(part, part.held, [(0, 1)]))
+    plain, changed = before[0][1], after[0][1]
+    held = torch.from_numpy(questions.held)
+    assert torch.equal(changed[:, 0], plain[:, 0])
+    expected = plain[:, 1] * held
+    expected = expected / expected.sum(-1, keepdim=True)
+    assert torch.allclose(changed[:, 1], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "pe",
+    ["rope", "alibi", "t5", "kerple", "relative", "shaw", "xpos", "transformer_xl", "sandwich"],
+)
+def test_distances_are_clamped_as_if_each_key_were_at_most_so_far(made, pe):
+    """Of the first layer, whose input does not change: the logit at distance d is that of a
+    sequence in which the key has been moved to min(d, trained - 1) tokens before its query."""
+    model, questions = made(pe, n=2)
+    found = seen_by(model, questions, lambda part: distances_clamped(TRAINED))[0][0]
+    attention = model.layers[0].attention
+    captured = []
+
+    def keep(logits, weights, seen):
+        captured.append(seen.inputs)
+
+    with torch.no_grad(), intervening(model, Intervention(), keep):
+        model(torch.from_numpy(questions.batch.tokens), torch.from_numpy(questions.positions))
+    x, encoding = captured[0], attention.encoding
+    for n in range(0, len(questions), 3):
+        row, i = questions.row[n], questions.place[n]
+        for j in range(i + 1):
+            near = min(i - j, TRAINED - 1)
+            # Two tokens: the key at 0, the query at `near`.
+            q = x.q_BHTD[row, :, [j, i]][None]
+            k = x.k_BHSD[row, :, [j, i]][None]
+            at = torch.tensor([[0, near]])
+            two = type(x)(x.x_BSE[row, [j, i]][None], q, k, k, at, at)
+            rotated = encoding.rotate(q, k, two)
+            logits, _ = Attention.weights(attention, *rotated, two)
+            assert torch.allclose(found[n, :, j], logits[0, :, 1, 0], atol=2e-5), (n, j)
+
+
+def test_terms_of_the_context_stay_in_their_range_in_domain(made):
+    model, questions = made("fox")
+    least = {layer: torch.full((2, 1, 1), -1.5) for layer in (0, 1)}
+    most = {layer: torch.full((2, 1, 1), -0.5) for layer in (0, 1)}
+    plain = seen_by(model, questions)[0][0]
+    found = seen_by(model, questions, lambda part: terms_clamped(least, most))[0][0]
+    with encoded(model, lambda encoding: encoding.ablations()["gate"]):
+        content = seen_by(model, questions)[0][0]
+    term = (plain - content).clamp(-1.5, -0.5)
+    visible = torch.arange(found.shape[-1]) <= torch.from_numpy(questions.place)[:, None]
+    gap = (found - content - term).masked_fill(~visible[:, None], 0)
+    assert gap.abs().max() < 1e-5
+
+
+def test_the_penalty_of_the_answer_alone_is_lifted_to_its_usual_value(made):
+    model, questions = made("alibi")
+    usual = {layer: torch.tensor([[[-0.2]], [[-0.1]]]) for layer in (0, 1)}
+    plain = seen_by(model, questions)[0][0]
+    found = seen_by(model, questions, lambda part: usual_penalty(part, usual))[0][0]
+    slopes = torch.tensor([2**-4.0, 2**-8.0])
+    away = torch.from_numpy(questions.place[:, None] - np.arange(found.shape[-1]))[:, None]
+    bias = -slopes[:, None] * away
+    lifted = (usual[0][:, 0] - bias).clamp(min=0)
+    expected = plain + torch.where(torch.from_numpy(questions.held)[:, None], lifted, 0.0)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert (found > plain + 0.1).any()
+
+
+def test_log_n_scales_only_beyond_the_trained_number_of_keys(made):
+    model, questions = made("none")
+    plain = seen_by(model, questions)[0][0]
+    found = seen_by(model, questions, lambda part: log_scaled(TRAINED))[0][0]
+    for n, place in enumerate(questions.place):
+        factor = max(1.0, math.log(place + 1) / math.log(TRAINED))
+        assert torch.allclose(found[n], factor * plain[n], atol=1e-5)
+
+
+def test_positions_are_moved_so_that_the_query_is_the_last_trained(made):
+    _, questions = made("none")
+    moved = in_trained_positions(questions, TRAINED)
+    assert sorted(moved.row) == list(range(len(questions.batch)))
+    for row, place in zip(moved.row, moved.place, strict=True):
+        at = moved.positions[row]
+        assert at[place] == min(place, TRAINED - 1)
+        if place >= TRAINED:
+            first = place - TRAINED + 1
+            assert list(at[first - 1 : first + 2]) == [0, 0, 1]
+            assert at[: place + 1].max() < TRAINED
+
+
+def test_log_odds_are_the_count_less_the_gap_and_those_of_softmax(made):
+    model, questions = made("rope")
+    _, found = attended(model, questions)
+    for layer in (0, 1):
+        of = {name: values[layer] for name, values in found.values.items()}
+        assert torch.allclose(of["log_odds"], of["count"] - of["gap"])
+        odds = (of["mass"] / (1 - of["mass"])).log()
+        assert torch.allclose(of["log_odds"], odds, atol=1e-4)
+        others = questions.place + 1 - questions.held.sum(1)
+        assert np.allclose(of["count"].numpy(), -np.log(others)[:, None])
+        assert ((of["entropy"] >= 0) & (of["entropy"] <= np.log(questions.place + 1).max())).all()
+    with encoded(model, lambda encoding: PositionalEncoding()):
+        assert not torch.allclose(attended(model, questions)[1].values["gap"][0],
+                                  found.values["gap"][0])  # fmt: skip
+
+
+def test_the_range_of_a_term_is_that_of_all_queries(made):
+    model, questions = made("alibi")
+    _, found = attended(model, questions)
+    t = questions.batch.tokens.shape[1]
+    slopes = torch.tensor([2**-4.0, 2**-8.0])
+    assert torch.allclose(found.least[0].flatten().float(), -slopes * (t - 1))
+    assert (found.largest[0] == 0).all()
+    away = np.where(questions.held, questions.place[:, None] - np.arange(t), 0).sum()
+    mean = -(2**-4.0) * away / questions.held.sum()
+    assert math.isclose(float(found.usual[0][0]), mean, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pe", "names"),
+    [("path", {"reflections", "convolution"}), ("fox", {"gate"}), ("conv", {"convolution"}),
+     ("alibi", {"bias"}), ("rope", {"rotation", "fast pairs", "slow pairs"}),
+     ("learned", {"embedding"}), ("none", set())],
+)  # fmt: skip
+def test_each_part_of_an_encoding_can_be_left_out(made, pe, names):
+    model, questions = made(pe)
+    assert set(model.encodings[0].ablations()) == names
+    plain = predicted(model, questions)
+    for name in names:
+        with encoded(model, lambda encoding, name=name: encoding.ablations().get(name, encoding)):
+            assert not torch.allclose(predicted(model, questions), plain, atol=1e-4)
+    assert torch.equal(predicted(model, questions), plain)
+
+
+def test_rope_without_its_fast_pairs_is_rope_with_the_slow_ones_alone(made):
+    model, questions = made("rope")
+    (layer, *_), place = model.encodings, questions.positions
+    turns = layer.frequencies * layer.train_len / (2 * np.pi)
+    for name, kept in (("fast pairs", turns < 1), ("slow pairs", turns >= 1)):
+        assert kept.any()
+        found = layer.ablations()[name].factors(torch.from_numpy(place))
+        still = torch.ones_like(found)
+        plain = layer.factors(torch.from_numpy(place))
+        torch.testing.assert_close(found, torch.where(kept, plain, still))

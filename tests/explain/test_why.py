@@ -1,0 +1,321 @@
+"""``pe-lab why``: the command, its record, and what cannot be diagnosed."""
+
+import json
+import math
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from program import ROOT, assert_has, assert_refused, csv_rows, ran, start, succeeded, tiny
+
+import pe_lab
+from pe_lab.experiment.load_run import load
+from pe_lab.explain import diagnose as measuring
+from pe_lab.explain.answers import Asked, asked, predicted, wrongly
+from pe_lab.explain.interventions import distances_clamped, far_masked, forced
+from pe_lab.explain.measures import attended
+from pe_lab.explain.record import NAME, read_diagnoses
+from pe_lab.store.run_folder import RunFolder
+
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two seeds of alibi, and an LSTM."""
+    return ran(
+        tmp_path_factory,
+        *(tiny("pe=alibi", "model.n_layers=2", f"seed={seed}") for seed in (0, 1)),
+        [w for w in tiny("model=lstm", "pe=none") if not w.startswith("model.n_heads")],
+    )
+
+
+@pytest.fixture
+def run_cli(here, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return here
+
+
+def test_the_verdict_first_then_a_table_of_at_most_20_lines(folder, run_cli):
+    out = succeeded(run_cli("why", "run=alibi", "split=long_x4")).out
+    lines = out.splitlines()
+    assert "flipflop" in lines[0]
+    assert len(lines) <= 20
+    assert_has(out, "usual penalty", "distances clamped", "far keys masked", "oracle")
+
+
+def test_csv_has_every_number_and_json_the_verdict(folder, run_cli):
+    rows = csv_rows(succeeded(run_cli("why", "task=flipflop", "pe=alibi", "format=csv")).out)
+    assert {row["seed"] for row in rows} == {"0", "1"}
+    (split,) = {row["split"] for row in rows}
+    by_name = {row["name"]: row for row in rows if row["seed"] == "0"}
+    summary = json.loads(next(folder.glob("runs/flipflop/alibi/seed0*/summary.json")).read_text())
+    # The first sequences of those that the run measured.
+    assert abs(float(by_name["plain"]["value"]) - summary["metrics"][f"ood/{split}/error"]) < 0.15
+    found = json.loads(succeeded(run_cli("why", "run=alibi", "format=json")).out)
+    (verdict,) = found["verdicts"]
+    assert verdict["n"] == 2
+    assert verdict["sentence"].startswith("alibi ")
+
+
+def test_the_rows_are_what_their_names_say(folder, run_cli):
+    path = next(folder.glob("runs/flipflop/alibi/seed0*"))
+    run = load(path)
+    found = measuring.diagnose(run, "long_x4")
+    rows, model = found.by_name, measuring.plain_model(run)
+    questions = asked(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
+    wrong = wrongly(model, questions)
+    assert rows["plain"].value == wrong.mean()
+    # Distances of 0 to 14 are trained on 15 tokens.
+    beyond = questions.distance >= 15
+    assert 0 < beyond.sum() < len(beyond)
+    assert rows["near"].value == wrong[~beyond].mean()
+    assert rows["far"].value == wrong[beyond].mean()
+    metrics = run.summary["metrics"]
+    assert found.guess == metrics["ood/long_x4/guess"]
+    assert found.guess_in_domain == metrics["in_domain/guess"]
+    lost = rows["plain"].value - rows["plain"].in_domain
+    for row in found.rows:
+        if row.kind in ("intervention", "detail") and row.name != "factor" and lost > 0:
+            assert row.restored == pytest.approx((rows["plain"].value - row.value) / lost)
+    far = wrongly(model, questions, lambda part: far_masked(part, 15))
+    assert rows["far keys masked"].value == far.mean()
+    clamped = wrongly(model, questions, lambda part: distances_clamped(15))
+    assert rows["distances clamped"].value == clamped.mean()
+    forced_wrong = predicted(
+        model, questions, lambda part: forced(part, part.wrong, found.heads)
+    ).argmax(-1)
+    some = questions.wrong_target >= 0
+    follows = (forced_wrong.numpy() == questions.wrong_target)[some].mean()
+    assert rows["follows a wrong token"].value == follows
+
+
+def test_the_heads_that_read_and_their_mass(folder):
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    found, model = measuring.diagnose(run, "long_x4"), measuring.plain_model(run)
+    mass = {}
+    for split in ("in_domain", "long_x4"):
+        questions = asked(run.plan.task.split(split), split, *run.sequences(split))
+        _, seen = attended(model, questions)
+        mass[split] = seen, wrongly(model, questions)
+    seen, _ = mass["in_domain"]
+    means = {
+        (layer, head): float(of[:, head].mean())
+        for layer, of in seen.values["mass"].items()
+        for head in range(of.shape[1])
+    }
+    reading = [head for head, mean in means.items() if mean >= 0.3]
+    assert found.heads == (reading or [max(means, key=means.get)])
+    seen, wrong = mass["long_x4"]
+    each = seen.of("mass", found.heads).numpy()
+    assert found.by_name["mass of right answers"].value == pytest.approx(each[~wrong].mean())
+    assert found.by_name["mass of wrong answers"].value == pytest.approx(each[wrong].mean())
+
+
+@pytest.fixture
+def bench():
+    made = object.__new__(measuring._Bench)
+    made.model, made.rows = None, []
+    return made
+
+
+def test_random_floats_are_never_beyond_those_of_training(here):
+    succeeded(here(*tiny("pe=rope", "positions=floats", "seed=0")))
+    found = measuring.diagnose(load(next(Path("runs").glob("flipflop/rope/seed0*"))), "long_x4")
+    rows = found.by_name
+    assert rows["near"].value == rows["plain"].value == rows["far keys masked"].value
+    assert rows["far"].value is None
+    assert "distances clamped" not in rows
+
+
+def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monkeypatch):
+    """2 is right on even sequences and 4 on odd ones: chosen elsewhere, both are wrong."""
+    everything = np.ones((4, 3), dtype=bool)
+    rows = np.array([0, 0, 1, 1])
+    bench.far, bench.near = (
+        Asked(None, None, None, rows, rows, everything, everything, rows) for _ in range(2)
+    )
+    bench.plain = {bench.far: np.ones(4), bench.near: np.zeros(4)}
+    monkeypatch.setattr(measuring, "_scaled", lambda part, factor: factor)
+
+    def wrongly(model, questions, make):
+        right = {2.0: 0, 4.0: 1}.get(make(None))
+        if questions is bench.near:
+            return np.zeros(4)
+        return np.ones(4) if right is None else (bench.far.row != right).astype(float)
+
+    monkeypatch.setattr(measuring, "wrongly", wrongly)
+    bench._temperature()
+    (row, factor) = bench.rows
+    assert (row.value, factor.value) == (1.0, 3.0)
+
+
+def test_within_a_window_no_query_sees_more_keys_than_in_training(folder):
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    model = measuring.plain_model(run)
+    for windows, shown in (((15, 15), False), ((15, 16), True)):
+        for layer, window in zip(model.layers, windows, strict=True):
+            layer.attention.window = window
+        found = measuring.diagnose(run, "long_x4", model).by_name
+        assert ("fewer keys" in found) == ("logits times log n" in found) == shown
+
+
+def test_a_term_is_lost_where_it_fell_by_more_than_its_deviation(bench):
+    def of(*values):
+        return {0: torch.tensor(values)[:, None, None]}
+
+    bench.attended = SimpleNamespace(usual=of(-1.0, -1.0, -1.0), deviation=of(0.5, 0.5, 0.5))
+    bench.beyond = SimpleNamespace(usual=of(-2.0, -1.4, 0.0))
+    assert bench._lost_terms()[0].flatten().tolist() == [-1.0, -math.inf, -math.inf]
+
+
+def test_interventions_get_the_trained_distance_and_these_tokens(folder, monkeypatch):
+    reached, onto = [], []
+
+    def clamped(reach):
+        reached.append(reach)
+        return distances_clamped(reach)
+
+    def force(part, tokens, heads):
+        onto.append("held" if tokens is part.held else "wrong")
+        return forced(part, tokens, heads)
+
+    monkeypatch.setattr(measuring, "distances_clamped", clamped)
+    monkeypatch.setattr(measuring, "forced", force)
+    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
+    measuring.diagnose(run, "long_x4")
+    assert set(reached) == {15}
+    assert onto[0] == "held"
+    assert onto[-1] == "wrong"
+
+
+def test_terms_are_limited_to_their_range_in_domain(bench, monkeypatch):
+    bench.model = SimpleNamespace(encodings=[SimpleNamespace(reads_positions=False)])
+    bench.attended = SimpleNamespace(least="least in domain", largest="largest in domain")
+    bench.beyond = SimpleNamespace(least="least", largest="largest")
+    monkeypatch.setattr(bench, "_has_term", lambda: True, raising=False)
+    made = []
+    monkeypatch.setattr(bench, "_intervene", lambda name, make: make(None), raising=False)
+    monkeypatch.setattr(measuring, "terms_clamped", lambda *limits: made.append(limits))
+    bench._clamped()
+    assert made == [("least in domain", "largest in domain")]
+
+
+def test_what_is_recorded_is_not_measured_again(run_cli, monkeypatch):
+    first = succeeded(run_cli("why", "run=alibi", "format=csv")).out
+    monkeypatch.setattr(measuring, "diagnose", None)
+    assert succeeded(run_cli("why", "run=alibi", "format=csv")).out == first
+    frame = pe_lab.why("alibi")
+    assert set(frame["seed"]) == {0, 1}
+    outcome = run_cli("why", "run=alibi", "force=true")
+    assert outcome.status == 1
+
+
+def test_a_damaged_record_is_named_and_the_other_runs_are_shown(folder, run_cli):
+    succeeded(run_cli("why", "run=alibi"))
+    path = next(folder.glob(f"runs/flipflop/alibi/seed0*/{NAME}"))
+    kept = path.read_bytes()
+    for damaged in (kept.replace(b"plain", b"plaim", 1), b'{"run": 1}\n', b"", b"\xff"):
+        path.write_bytes(damaged)
+        outcome = run_cli("why", "run=alibi")
+        assert outcome.status == 1
+        assert_has(outcome.err, NAME, "remove it")
+        assert "flipflop" in outcome.out
+    path.write_bytes(kept)
+
+
+def test_the_record_of_another_run_is_refused_and_made_again_when_forced(folder, run_cli):
+    succeeded(run_cli("why", "run=alibi"))
+    one, other = sorted(folder.glob(f"runs/flipflop/alibi/*/{NAME}"))
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    assert_has(run_cli("why", "run=alibi").err, "is of the run", "force=true")
+    succeeded(run_cli("why", f"run={one.parent}", "force=true"))
+    assert len(read_diagnoses(RunFolder(one.parent))) == 1
+    one.write_bytes(kept)
+
+
+def test_force_keeps_the_other_splits_and_replaces_a_damaged_record(folder, run_cli):
+    path = next(folder.glob("runs/flipflop/alibi/seed0*"))
+    words = ["why", f"run={path}", "force=true"]
+    for split in ("long_x2", "long_x4"):
+        succeeded(run_cli(*words, f"split={split}"))
+    assert {"long_x2", "long_x4"} <= {one.split for one in read_diagnoses(RunFolder(path))}
+    (path / NAME).write_bytes(b"no record\n")
+    succeeded(run_cli(*words, "split=long_x4"))
+    assert [one.split for one in read_diagnoses(RunFolder(path))] == ["long_x4"]
+
+
+def test_killed_between_two_runs_it_goes_on_to_the_same_numbers(
+    folder, run_cli, tmp_path, monkeypatch
+):
+    words = ["why", "run=alibi", "split=long_x4", "format=csv"]
+    whole = succeeded(run_cli(*words)).out
+    ignored = shutil.ignore_patterns(NAME, "*.lock")
+    shutil.copytree(folder / "runs", tmp_path / "runs", ignore=ignored)
+    process = start(*words, cwd=tmp_path)
+    process.wait_for(lambda: list(tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")))
+    process.send(signal.SIGKILL)
+    assert process.status == -signal.SIGKILL
+    (recorded,) = tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")
+    measured, measure = [], measuring.diagnose
+
+    def diagnose(run, split):
+        measured.append(run.path.name)
+        return measure(run, split)
+
+    monkeypatch.setattr(measuring, "diagnose", diagnose)
+    monkeypatch.chdir(tmp_path)
+    assert succeeded(run_cli(*words)).out == whole
+    paths = tmp_path.glob("runs/flipflop/alibi/seed*")
+    assert measured == [path.name for path in paths if path != recorded.parent]
+
+
+def test_an_encoding_of_the_users_own_needs_no_line_for_it(here, tmp_path, monkeypatch):
+    """The README's."""
+    python, yaml = re.findall(r"```(?:python|yaml)\n# mine/(?s:.*?)```", README)
+    for name, block in (("decay.py", python), ("pe/decay.yaml", yaml)):
+        path = tmp_path / "mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.partition("\n")[2].removesuffix("```"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mine = ["--config-dir", "mine"]
+    succeeded(here(*mine, *tiny("pe=decay")))
+    # As a process of its own, which has neither imported nor named the class.
+    monkeypatch.delitem(sys.modules, "decay")
+    monkeypatch.setattr("pe_lab.core.config_dir._named", set())
+    out = succeeded(here("why", *mine, "task=flipflop", "pe=decay", "format=csv")).out
+    rows = {row["name"]: row for row in csv_rows(out)}
+    assert {row["pe"] for row in rows.values()} == {"decay"}
+    assert_has(" ".join(rows), "usual penalty", "distances clamped", "without bias", "oracle")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["run=alibi/seed0", "split=nope"], ["split=nope", "sparse"]),
+        (["run=none"], ["model=transformer", "lstm"]),
+        (["run=alibi", "out=why.gif"], ["out=why.gif", ".svg"]),
+        (["run=alibi", "suite=v1"], ["suite=", "out=FILE.parquet"]),
+        (["run=nothing"], ["run=nothing"]),
+        (["run=alibi", "out=no/why.svg"], ["no is not a folder"]),
+        (["task=recall"], ["task=recall", "train"]),
+        ([], ["run=FOLDER"]),
+        (["run=alibi", "pe=rope"], ["not both"]),
+    ],
+)
+def test_refusals(run_cli, words, parts):
+    assert_refused(run_cli("why", *words), *parts)
+
+
+def test_a_picture(run_cli, tmp_path):
+    path = tmp_path / "why.SVG"
+    succeeded(run_cli("why", "run=alibi", f"out={path}"))
+    assert_has(path.read_text(), "added error restored", "attention on the answer", "margin")
+    assert_refused(run_cli("why", "run=alibi", f"out={path}"), "is there already")
