@@ -14,7 +14,7 @@ This page lists every value of `task=`. A task is one file in [`tasks/`](../task
 A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
 are small by default. The recipes `experiment=paper/<name>` have published settings with sources.
 
-`pe-lab show task=NAME` prints sequences. `pe-lab data task=NAME split=long_x2 to=FILE.jsonl` writes
+`pe-lab show task=NAME` prints sequences. `pe-lab show task=NAME split=long_x2 to=FILE.jsonl` writes
 those that a run reads, as JSON Lines with a header that makes the file again.
 `task.files={long_x2: FILE.jsonl}` reads a file in their place. Your own sequences are read from
 the same format ([`core/batch.py`](../pe_lab/core/batch.py)).

@@ -193,12 +193,12 @@ BAD = {
     ),
     "a file that is not there": (
         ["task=counting", "task.files={train: none.jsonl}"],
-        ["task.files.train names none.jsonl", "No such file", "that pe-lab data wrote"],
+        ["task.files.train names none.jsonl", "No such file", "that pe-lab show wrote"],
     ),
     "a file of another kind": (
         ["task=counting", "task.files={train: bad.txt}"],
         [
-            "task.files.train: bad.txt is not a file of pe-lab data",
+            "task.files.train: bad.txt is not a file of pe-lab show",
             "line 1 is not",
             "write it again",
         ],

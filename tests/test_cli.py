@@ -13,18 +13,16 @@ import pytest
 import yaml
 from program import ROOT, Here, assert_has, rows, state, succeeded, summary, the_run, tiny
 
-from pe_lab.cli.completion import candidates
-from pe_lab.cli.main import VERBS
+from pe_lab.cli.main import COMMANDS
 from pe_lab.cli.run_argument import RunArgument
-from pe_lab.config.choices import CHOICES, choices
 from pe_lab.core.options import Options
 from pe_lab.results.selection import FileOptions, RunOptions
 
 ESCAPE = "\x1b"
 
 
-def test_list_has_every_encoding_and_task(here: Here) -> None:
-    ended = succeeded(here("list", "pe", "task"))
+def test_show_has_every_encoding_and_task(here: Here) -> None:
+    ended = succeeded(here("show", "pe", "task"))
     listed = dict(re.split(" +", line, maxsplit=1) for line in ended.out.splitlines()[1:])
     expected = {}
     for group in ("pe", "task"):
@@ -33,7 +31,7 @@ def test_list_has_every_encoding_and_task(here: Here) -> None:
             docstring = inspect.getdoc(getattr(import_module(module), name))
             expected[f"{group}={path.stem}"] = docstring.splitlines()[0]
     assert {key: line.strip() for key, line in listed.items()} == expected
-    assert "experiment=paper/flipflop" in here("list").out
+    assert "experiment=paper/flipflop" in here("show").out
 
 
 def test_cfg_shows_the_job_and_runs_nothing(here: Here, tmp_path: Path) -> None:
@@ -67,7 +65,7 @@ def test_splits_are_replaced_as_a_whole(here: Here, tmp_path: Path, sweep: list[
 
 def test_help_anywhere_on_the_line(here: Here) -> None:
     text = here("--help").out
-    assert_has(text, "pe-lab task=flipflop pe=cope", "pe-lab -m ", "pe-lab results", "pe-lab list")
+    assert_has(text, "pe-lab task=flipflop pe=cope", "pe-lab -m ", "pe-lab results", "pe-lab show")
     for words in ([], ["help"], ["pe=none", "-h"], ["-h", "pe=none"]):
         assert here(*words).out == text
     for words in (["help", "resluts"], ["resluts", "--help"]):
@@ -76,20 +74,14 @@ def test_help_anywhere_on_the_line(here: Here) -> None:
         assert "did you mean results?" in ended.err
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_help_is_as_wide_as_the_terminal(
-    here: Here, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    for words in ([], *([verb] for verb in VERBS)):
-        lines = here(*words, "--help").out.splitlines()
-        assert 50 < max(map(len, lines)) <= min(width, 100), words
-    # A description stays beside or below its command.
-    assert "\n    pe-lab show task=flipflop task.length=16" in here("show", "--help").out
+def test_help_fits_a_screen(here: Here) -> None:
+    for words in ([], *([name] for name in COMMANDS)):
+        assert max(map(len, here(*words, "--help").out.splitlines())) <= 100, words
+    assert len(here("--help").out.splitlines()) <= 60
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
+    "words", [["show"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
 )
 def test_closed_output_is_no_failure(tmp_path: Path, words: list[str]) -> None:
     read, write = os.pipe()
@@ -100,28 +92,26 @@ def test_closed_output_is_no_failure(tmp_path: Path, words: list[str]) -> None:
     )
     os.close(write)
     assert (ended.returncode, ended.stderr) == (0, "")
-    if words != ["list"]:
+    if words != ["show"]:
         assert state(the_run(tmp_path / "runs"))["state"] == "finished"
 
 
 def keys_of(verb: str) -> list[str]:
     """The keys of a command's options."""
-    if verb == "list":
-        return list(CHOICES)
-    import_module(VERBS[verb])
+    import_module(f"pe_lab.cli.{verb}")
     bases = (Options, RunOptions, FileOptions, RunArgument)
     models = [model for base in bases for model in base.__subclasses__()]
     (model,) = (model for model in models if getattr(model, "command", None) == verb)
     return [key for key in model.model_fields if key not in RunOptions.model_fields]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_the_help_of_each_command_has_its_keys(here: Here, verb: str) -> None:
     text = here(verb, "--help").out
     assert text.startswith(f"pe-lab {verb}: ")
     assert text == here("help", verb).out == here(verb, "-h", "runs_dir=none").out
     for key in keys_of(verb):
-        assert re.search(rf"\b{key}\b" if verb == "list" else rf"\b{key}=", text), key
+        assert re.search(rf"\b{key}=", text), key
 
 
 def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:
@@ -176,113 +166,3 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     for name in ("log.txt", "metrics.jsonl", "status.json"):
         path = the_run(tmp_path / "runs") / name
         assert not path.exists() or ESCAPE not in path.read_text()
-
-
-PROGRAM = Path(sys.executable).with_name("pe-lab")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs/flipflop/cope/seed0-01234567").mkdir(parents=True)
-    (tmp_path / "runs/report").mkdir()
-    (tmp_path / "book.txt").touch()
-    (tmp_path / "mine/pe").mkdir(parents=True)
-    (tmp_path / "mine/pe/mine.yaml").touch()
-
-
-def completed(line: str) -> set[str]:
-    *before, current = line.split(" ")
-    return set(candidates(before, current, VERBS))
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    {
-        "resu": {"results"},
-        "tr": {"train.", "train=", "train/optimizer=", "tracker.", "tracker="},
-        "train.ste": {"train.steps="},
-        "train.opt": {"train.optimizer="},
-        "tracker.wandb.mo": {"tracker.wandb.mode="},
-        "task=text task.fi": {"task.file=", "task.files="},
-        "pe=rope pe.ba": {"pe.base="},
-        "pe=re": {"pe=recurrent", "pe=relative", "pe=repo", "pe=rerope"},
-        "-m pe=cope,ro": {"pe=cope,rope", "pe=cope,rope_2d", "pe=cope,rove"},
-        "check pe=f": {"pe=fire", "pe=floater", "pe=fope", "pe=fox"},
-        "data task=copy split=": {
-            f"split={name}" for name in ("train", "in_domain", "long_x2", "long_x4")
-        },
-        "data spl": {"split="},
-        "data task=copy task.max": {"task.max_letters="},
-        "data pe=fo": {"pe=fope", "pe=fox"},
-        "show splits=sp": {"splits=sparse", "splits=sparse_x4"},
-        "show splits=sparse,dense_": {"splits=sparse,dense_x4"},
-        "show task=copy_unique splits=l": {"splits=long_x2", "splits=long_x3"},
-        "new ": {"encoding", "task", "model", "to="},
-        "experiment=small/t": {"experiment=small/text"},
-        "device=": {"device=auto", "device=cpu", "device=cuda"},
-        "train.schedule=l": {"train.schedule=linear"},
-        "train.fast=": {"train.fast=true", "train.fast=false"},
-        "task.file=b": {"task.file=book.txt"},
-        "--conf": {"--config-dir"},
-        "--cfg j": {"job"},
-        "list po": {"positions"},
-        "help ins": {"inspect"},
-        "results form": {"format="},
-        "results runs_dir=r": {"runs_dir=runs/"},
-        "results file=b": {"file=book.txt"},
-        "compare fi": {"file="},
-        "results format=m": {"format=markdown"},
-        "results evaluations=": {"evaluations=true", "evaluations=false"},
-        "results spread=r": {"spread=rates"},
-        # As the run is composed: with its recipe and the user's folder.
-        "experiment=paper/copy_repeat task.splits.": {
-            "task.splits.long_x2.",
-            "task.splits.long_x3.",
-        },
-        "--config-dir mine pe=mi": {"pe=mine"},
-        "-m task=copy,flipflop train.ste": {"train.steps="},
-        "inspect run=": {"run=flipflop/"},
-        "inspect run=flipflop/cope/": {"run=flipflop/cope/seed0-01234567"},
-        "eval run=runs/flipflop/": {"run=runs/flipflop/cope/"},
-        "eval pe=pi,ya": {"pe=pi,yarn"},
-        "report inspect=flip": {"inspect=flipflop/"},
-    }.items(),
-)
-def test_candidates(line: str, expected: set[str]) -> None:
-    assert completed(line) == expected
-
-
-@pytest.mark.usefixtures("folder")
-def test_every_command_and_its_keys() -> None:
-    assert set(VERBS) <= completed("")
-    assert {f"{group}=" for group in CHOICES} <= completed("")
-    assert completed("experiment=") == {f"experiment={name}" for name in choices("experiment")}
-    for verb, name in VERBS.items():
-        classes = {key.lower(): value for key, value in vars(import_module(name)).items()}
-        model = classes.get(f"{verb}options")
-        if model is not None:
-            assert {f"{key}=" for key in model.model_fields} <= completed(f"{verb} ")
-
-
-@pytest.mark.parametrize("line", ["", "pe-lab", "pe-lab x.y.z", "pe-lab 'a", "pe-lab help =", "="])
-def test_never_a_message_in_the_prompt(
-    here: Here, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    assert succeeded(here("-sc", "query=bash")).err == ""
-
-
-def test_in_bash() -> None:
-    """Bash splits words at = and :, and replaces only what follows."""
-    script = (
-        f'PATH={PROGRAM.parent}:$PATH; eval "$(pe-lab -sc install=bash)"\n'
-        "for line in 'pe-lab task=flipflop pe=re' 'pe-lab train.ste'; do\n"
-        "  COMP_LINE=$line COMP_POINT=${#line}\n"
-        "  _pe_lab_completion pe-lab; echo ${COMPREPLY[@]}\n"
-        "done\n"
-    )
-    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert ended.stdout.splitlines() == ["recurrent relative repo rerope", "train.steps="]
-    assert ended.stderr == ""

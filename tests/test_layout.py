@@ -55,7 +55,9 @@ def test_packages_and_nothing_loose() -> None:
     # Users import pe_lab.nn as they import torch.nn.
     public = {"__init__.py", "__main__.py", "nn.py"}
     assert {top for top in tops if top.endswith(".py")} == public
-    assert 10 <= len([top for top in tops if not top.endswith(".py")]) <= 18  # inspection/ joins explain/
+    assert (
+        10 <= len([top for top in tops if not top.endswith(".py")]) <= 18
+    )  # inspection/ joins explain/
 
 
 def test_private_hydra_is_imported_in_one_file() -> None:

@@ -13,7 +13,7 @@ may define. Then:
 Existing files are never overwritten.
 """
 
-import keyword
+import re
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files
@@ -24,7 +24,7 @@ from pe_lab.config.choices import choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.options import Options, parse
-from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.suggest import check_known
 
 KINDS = {"encoding": "pe", "task": "task", "model": "model"}
 """What can be made, and its group of yamls."""
@@ -35,7 +35,7 @@ class NewOptions(Options):
 
     command = "new"
 
-    to: str | None = None
+    to: Path | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -47,94 +47,46 @@ def show(words: Sequence[str]) -> None:
     """
     bare = [word for word in words if "=" not in word]
     options = parse(NewOptions, [word for word in words if "=" in word])
-    if not bare or bare[0] not in KINDS:
-        shown = f"new {bare[0]}: " if bare else "new: "
-        raise UsageError(
-            f"{shown}{did_you_mean(bare[0] if bare else '', KINDS)}, and a name: "
-            "pe-lab new encoding decay"
-        )
     if len(bare) != 2:
-        raise UsageError(
-            f"new {shlex.join(bare)}: give one name, pe-lab new {bare[0]} decay [to=FOLDER]"
-        )
+        raise UsageError("new needs a kind and a name: pe-lab new encoding decay [to=FOLDER]")
     kind, name = bare
+    check_known("new {}: unknown kind", [kind], KINDS)
     check_name(kind, name)
-    folder = Path(name if options.to is None else options.to)
-    written = write(kind, name, folder)
-    group, out = KINDS[kind], console()
-    for path in written:
-        out.print(f"written  {path}", soft_wrap=True)
-    also = ["pe=none"] if kind == "model" else [] if kind == "task" else ["task=flipflop"]
+    folder = options.to or Path(name)
+    for path in write_files(kind, name, folder):
+        console().print(f"written  {path}", soft_wrap=True)
+    also = {"encoding": ["task=flipflop"], "task": [], "model": ["pe=none"]}[kind]
     config_dir = ["--config-dir", str(folder)]
     for label, line in (
-        ("check it:", ["pe-lab", "check", *config_dir, f"{group}={name}"]),
-        ("train it:", ["pe-lab", *config_dir, *also, f"{group}={name}"]),
+        ("check it:", ["pe-lab", "check", *config_dir, f"{KINDS[kind]}={name}"]),
+        ("train it:", ["pe-lab", *config_dir, *also, f"{KINDS[kind]}={name}"]),
     ):
-        out.print(f"{label}  {shlex.join(line)}", soft_wrap=True)
+        console().print(f"{label}  {shlex.join(line)}", soft_wrap=True)
 
 
 def check_name(kind: str, name: str) -> None:
-    """Refuse a name that a module cannot have, or that is in use.
-
-    Raises:
-        UsageError: as above.
-    """
-    group, remedy = KINDS[kind], "choose another name"
-    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
-        raise UsageError(
-            f"new {kind} {name}: the name is also that of a Python file: give letters, digits and "
-            "_, and begin with a letter, like my_name"
-        )
-    if name != name.lower() or name.startswith("_"):
-        raise UsageError(
-            f"new {kind} {name}: give a name in small letters, {name.lower().strip('_')}"
-        )
-    if name in choices(group):
-        raise UsageError(f"new {kind} {name}: {group}={name} is there already; {remedy}")
-    # Imported here: the other words of new need no suite.
-    from pe_lab.results.suite import suites
-
-    if kind == "encoding" and any(name in suite.controls for suite in suites()):
-        raise UsageError(f"new {kind} {name}: {name} is a control of a suite; {remedy}")
-    spec = find_spec(name)
-    # A mere folder has no origin and hides nothing.
-    if spec is not None and spec.origin is not None:
-        raise UsageError(f"new {kind} {name}: {name} is a Python module already; {remedy}")
+    """Refuse a name that a module cannot have, or that is in use."""
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise UsageError(f"new {kind} {name}: give small letters, digits and _, like my_name")
+    if name in choices(KINDS[kind]) or find_spec(name) is not None:
+        raise UsageError(f"new {kind} {name}: the name is in use; choose another")
 
 
-def write(kind: str, name: str, folder: Path) -> list[Path]:
-    """Write the files of one kind and return their paths.
-
-    Raises:
-        UsageError: one of them exists, or the folder is not a folder.
-        RunError: one cannot be written.
-    """
+def write_files(kind: str, name: str, folder: Path) -> list[Path]:
+    """Write the files of one kind from ``templates/`` and return their paths."""
     templates = files("pe_lab.cli").joinpath("templates")
     paths = {
-        "py": folder / f"{name}.py",
-        "yaml": folder / KINDS[kind] / f"{name}.yaml",
-        "test.py": folder / f"test_{name}.py",
+        f"{kind}.py": folder / f"{name}.py",
+        f"{kind}.yaml": folder / KINDS[kind] / f"{name}.yaml",
+        f"{kind}_test.py": folder / f"test_{name}.py",
     }
-    texts = {
-        ending: templates.joinpath(
-            f"{kind}{'_' if ending.startswith('test') else '.'}{ending}.txt"
-        ).read_text("utf-8")
-        for ending in paths
-    }
+    class_name = "".join(part.capitalize() for part in name.split("_"))
     for path in paths.values():
-        if path.exists() or path.is_symlink():
-            raise UsageError(
-                f"new {kind} {name}: {path} exists and is not overwritten: choose another name or "
-                "to=FOLDER"
-            )
-        for parent in path.parents:
-            if parent.exists() and not parent.is_dir():
-                raise UsageError(f"to={folder}: {parent} is not a folder; choose another")
-    cls = "".join(part.capitalize() for part in name.split("_"))
-    for ending, path in paths.items():
+        if path.exists():
+            raise UsageError(f"{path} exists and is not overwritten: give another to=FOLDER")
+    for template, path in paths.items():
+        text = templates.joinpath(f"{template}.txt").read_text("utf-8")
         with writing(path, "another to=FOLDER"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # "x": nothing that another process has written since is lost.
-            with open(path, "x", encoding="utf-8") as file:
-                file.write(texts[ending].replace("CLASS", cls).replace("NAME", name))
+            path.write_text(text.replace("CLASS", class_name).replace("NAME", name), "utf-8")
     return list(paths.values())

@@ -121,7 +121,7 @@ def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
     config = checked_beside(options, config_dir)
     if not {"task", "experiment"} & options.others.keys():
         raise UsageError(
-            f"{options.command} needs a task: give task=NAME, see pe-lab list task for the names"
+            f"{options.command} needs a task: give task=NAME, see pe-lab show task for the names"
         )
     # Imported here: torch takes a second.
     from pe_lab.train.plan import build_task

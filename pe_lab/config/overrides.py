@@ -97,14 +97,14 @@ def check_override(override: Override) -> None:
         raise UsageError(f"{line} leaves no {key} to run: give {key}=NAME")
     named = isinstance(value, str) or override.is_sweep_override() or override.is_delete()
     if key in ("", *ALL_GROUPS) and not named:
-        raise UsageError(f"{line} names no file: give key=NAME, see pe-lab list for the names")
+        raise UsageError(f"{line} names no file: give key=NAME, see pe-lab show for the names")
     if key in ALL_GROUPS and (override.is_add() or override.is_force_add()):
         raise UsageError(f"{line} adds a second {key}: leave the + out, {str(line).lstrip('+')}")
     if key in ALL_GROUPS or key.startswith("hydra/"):
         names = override.sweep_iterator() if override.is_discrete_sweep() else [value]
         if any(name.startswith("/") or ".." in name.split("/") for name in map(str, names)):
             raise UsageError(
-                f"{line} leaves the folder {key}: give a name in it, see pe-lab list for the names"
+                f"{line} leaves the folder {key}: give a name in it, see pe-lab show for the names"
             )
 
 

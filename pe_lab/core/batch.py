@@ -118,14 +118,14 @@ def read_sequences(key: str, path: str) -> FromFile:
     except OSError as error:
         raise ValueError(
             f"{key} names {path}, which cannot be read ({error.strerror}); give the path of a file "
-            "that pe-lab data wrote"
+            "that pe-lab show wrote"
         ) from error
     try:
         header, batch = _decoded(content)
         _check(len(header["vocab"]), batch)
     except ValueError as error:
         raise ValueError(
-            f"{key}: {path} is not a file of pe-lab data: {error}; write it again, or correct it"
+            f"{key}: {path} is not a file of pe-lab show: {error}; write it again, or correct it"
         ) from None
     digest = f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
     return FromFile(header, batch, digest)

@@ -42,7 +42,7 @@ class Task(ABC):
     train_sequences: PositiveInt | None = None
     """The size of a training set drawn once and shuffled every epoch; None: an endless stream."""
     files: dict[str, str] = field(default_factory=dict)
-    """Split, also train and in_domain -> a file of ``pe-lab data`` that is read instead.
+    """Split, also train and in_domain -> a file of ``pe-lab show`` that is read instead.
 
     Paths are relative to the current folder."""
 
@@ -128,7 +128,7 @@ class Task(ABC):
         }
 
     def _ours(self, path: str) -> bool:
-        """Whether a file has the form that ``pe-lab data`` writes for every task."""
+        """Whether a file has the form that ``pe-lab show`` writes for every task."""
         return True
 
     def _file(self, name: str, path: str) -> FromFile:
@@ -142,7 +142,7 @@ class Task(ABC):
         if name == TRAIN and (measured := found.header.get("split", TRAIN)) != TRAIN:
             raise ValueError(
                 f"{key}: {path} holds split={measured}, sequences that a run measures: train on a "
-                "file of pe-lab data split=train"
+                "file of pe-lab show split=train"
             )
         most = self.split(name).n_tokens
         if (length := found.batch.tokens.shape[1]) > most:

@@ -97,7 +97,7 @@ class Coupled(Positions):
         if missing := [name for name in self.names if name not in batch.positions]:
             raise UsageError(
                 f"positions=coupled: these sequences hold no position ids for {missing[0]}: let "
-                "the task draw them, write the file with pe-lab data, or choose other positions"
+                "the task draw them, write the file with pe-lab show, or choose other positions"
             )
         columns = [batch.positions[name] for name in self.names]
         if training:

@@ -1,15 +1,12 @@
-"""``pe-lab data`` and ``task.files``: what is written is read back equal, and a run does not see
+"""``pe-lab show`` and ``task.files``: what is written is read back equal, and a run does not see
 the difference."""
 
 import json
-import pickle
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from made import edit_checkpoint
 from program import (
     ROOT,
     Here,
@@ -26,7 +23,6 @@ from program import (
 from pe_lab.cli.train import checked
 from pe_lab.core import batch as task_file
 from pe_lab.core.task import Batch, Task
-from pe_lab.store.checkpoint import FORMAT, digest_comment
 from pe_lab.train.batches import TrainData, evaluation_set
 from pe_lab.train.plan import build_task
 
@@ -48,7 +44,7 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def write(here: Here, *words: str) -> None:
-    done = succeeded(here("data", *words))
+    done = succeeded(here("show", *words))
     assert "read it with task.files={" in done.out
 
 
@@ -100,7 +96,7 @@ def test_the_header_makes_the_file_again(here: Here) -> None:
     first = Path("a.jsonl").read_bytes()
     Path("a.jsonl").rename("b.jsonl")
     program, command, *words = header["again"].split()
-    assert (program, command) == ("pe-lab", "data")
+    assert (program, command) == ("pe-lab", "show")
     write(here, *words)
     assert Path("a.jsonl").read_bytes() == first
 
@@ -112,25 +108,25 @@ def test_a_training_set_is_written_whole_and_shuffled_alike(here: Here) -> None:
     streams = [TrainData(one, 0, 8) for one in (task_of(*task), read)]
     for number in range(6):
         assert_equal(*(stream.batch(number) for stream in streams))
-    assert_refused(
-        here("data", *task, "split=train", "n=21", "to=x.jsonl"), "n=21", "has 20 sequences"
-    )
 
 
 def test_what_is_refused(here: Here) -> None:
     Path("there.jsonl").write_bytes(b"mine")
-    for words, parts in {
-        (): ("data needs", "to=FILE.jsonl"),
-        ("to=x.csv",): ("the format is JSON Lines, give to=x.jsonl",),
-        ("to=there.jsonl",): ("there.jsonl is there already", "name another"),
-        ("to=no/x.jsonl",): ("no folder no", "make it"),
-        ("to=x.jsonl", "task=flipflop", "split=sparze"): ("split=sparze", "did you mean sparse"),
-        ("to=x.jsonl", "n=0"): ("n=0", "at least 1"),
-        ("to=x.jsonl", "task=copy", "n=99999999999"): ("n=99999999999", "GiB", "give fewer"),
-        ("to=x.jsonl", "task.lenght=8"): ("task.lenght", "did you mean length"),
-    }.items():
-        assert_refused(here("data", *words), *parts)
+    for words in ("to=x.csv", "to=there.jsonl", "to=x.jsonl split=sparze", "to=x.jsonl n=0"):
+        assert_refused(here("show", "task=flipflop", *words.split()))
+    assert_refused(here("show", "to=x.jsonl"), "task=NAME")
+    assert_refused(here("show", "task=copy", "task.lenght=8"), "did you mean")
     assert Path("there.jsonl").read_bytes() == b"mine"
+
+
+def test_sequences_are_shown_with_their_answers(here: Here) -> None:
+    """Two lines a sequence: tokens, and the answers below those that are scored."""
+    out = succeeded(here("show", "task=flipflop", "task.length=8", "split=sparse", "n=2")).out
+    title, *lines = out.splitlines()
+    assert re.fullmatch(r"sparse \(.*\): 7 tokens, .* scored", title)
+    for tokens, answers in zip(lines[0:4:2], lines[1:4:2], strict=True):
+        reads = [place for place, token in enumerate(tokens) if token == "r"]
+        assert reads == [place for place, answer in enumerate(answers) if answer in "01"]
 
 
 GOOD = {"tokens": [0, 1], "targets": [1, 0], "scored": [1]}
@@ -206,49 +202,8 @@ def test_what_is_measured_is_no_training_set(here: Here) -> None:
         assert_refused(
             here(*tiny("task=copy", f"task.files={{train: {split}.jsonl}}")),
             f"task.files.train: {split}.jsonl holds split={split}", "that a run measures",
-            "pe-lab data split=train",
+            "split=train",
         )  # fmt: skip
-
-
-def unfinished(here: Here, tmp_path: Path) -> Path:
-    """The folder of a run that has a checkpoint and no summary."""
-    assert here(*tiny()).status == 0
-    folder = the_run(tmp_path / "runs")
-    (folder / "summary.json").unlink()
-    return folder
-
-
-class Malice:
-    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
-        return Path.touch, (Path("executed"),)
-
-
-@pytest.mark.parametrize("kind", ["sealed", "pickle"])
-def test_a_checkpoint_with_code_is_not_executed(here: Here, tmp_path: Path, kind: str) -> None:
-    checkpoint = unfinished(here, tmp_path) / "checkpoint.pt"
-    if kind != "pickle":
-        torch.save({"format": FORMAT, "step": Malice()}, checkpoint)
-        zipped = checkpoint.read_bytes()[:-2]
-        checkpoint.write_bytes(zipped + digest_comment(memoryview(zipped)))
-    else:
-        checkpoint.write_bytes(pickle.dumps(Malice(), protocol=2))
-    ended = here(*tiny())
-    assert_refused(ended, status=1)
-    reasons = {"sealed": "holds more than tensors"}
-    assert_has(ended.err, reasons.get(kind, "does not fit its digest"), "force=true")
-    assert not (tmp_path / "executed").exists()
-    # The file does what it is meant to do where it is trusted.
-    if kind != "pickle":
-        torch.load(checkpoint, weights_only=False)
-    else:
-        pickle.loads(checkpoint.read_bytes())
-    assert (tmp_path / "executed").exists()
-
-
-def test_a_checkpoint_of_other_sizes(here: Here, tmp_path: Path) -> None:
-    folder = unfinished(here, tmp_path)
-    edit_checkpoint(folder, lambda s: s["model"].update({"head.weight": torch.zeros(5, 8)}))
-    assert_refused(here(*tiny()), "does not fit this run", status=1)
 
 
 def test_an_encoding_that_raises(
