@@ -12,7 +12,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-slow test-peers test-chaos test-corruption planted causes mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
+.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos test-corruption planted causes mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ test-all: test test-extended ## both
 browser: ## Chromium for the tests of the report, by apt-get where it is missing
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \
 	  || { echo "install chromium with your system's packages: apt-get, as root, is what this does"; exit 1; }
+
+test-golden: $(STAMP) ## runs, diagnoses and tables against those of v0.2, a few minutes
+	$(BIN)/python -m pytest $(PARALLEL) tests/golden -m "golden or not golden"
 
 test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
 	$(BIN)/python -m pytest -m slow --timeout 3600

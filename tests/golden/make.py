@@ -1,0 +1,166 @@
+"""Golden numbers: small training runs, diagnoses and tables that a change of the code must keep.
+
+``python tests/golden/make.py PROGRAM`` writes them anew with the pe-lab at the path ``PROGRAM``,
+which may belong to a checkout of another revision; ``make.py PROGRAM dropout`` writes only those
+whose name has this word in it. The stored numbers were made by revision v0.2.
+"""
+
+import csv
+import gzip
+import json
+import math
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+NUMBERS = HERE / "numbers.json"
+KEYS = """model.d_model=32 train.steps=60 train.batch_size=16 train.warmup=10 train.log_every=5
+    train.checkpoint_every=20 train.fast=false eval.sequences=100 tracker=none threads=1"""
+ENCODINGS = "none learned rope alibi t5 fire shaw cope fox path combined"
+SETTINGS = {
+    "post-norm": "model.norm_position=post model.activation=swiglu model.tied_embeddings=true",
+    "gates": "model.norm=rmsnorm model.sink=true model.output_gate=true model.qk_norm=true",
+    "entmax": "model.normalizer=entmax model.logn=learned",
+    "conv": "model.conv=3 model.layers='{0: {window: 16}}'",
+    "randomized": "positions=randomized train.optimizer=adam train.accumulate=2 train.clip=null",
+    "dropout": "model.dropout=0.1 model.hidden_dropout=true",
+}
+MODELS = ["lstm", "gau", "mamba2", "encoder_decoder"]
+RUNS = (
+    {
+        f"{task} {pe}": f"task={task} pe={pe}"
+        for task in ("flipflop", "selective_copy")
+        for pe in ENCODINGS.split()
+    }
+    | {f"rope {name}": f"task=flipflop pe=rope {keys}" for name, keys in SETTINGS.items()}
+    | {"cope dropout": "task=flipflop pe=cope model.dropout=0.1"}
+    | {name: f"task=selective_copy pe=none model={name}" for name in MODELS}
+)
+DIAGNOSED = [f"flipflop {pe}" for pe in ("rope", "alibi", "cope", "path")] + [
+    f"selective_copy {pe}" for pe in ("t5", "learned")
+]
+TABLES = {
+    "suite": ("leaderboard suite=v2", "task entry split"),
+    "halved": ("leaderboard suite=v2 thresholds=0.5 task=recall", "task entry split"),
+    "quick": ("leaderboard suite=quick", "task entry split"),
+    "findings": ("results file=findings", "task pe setting split"),
+    "loss": (
+        "results file=findings metric=loss by=pe,model.d_model",
+        "task pe model.d_model split",
+    ),
+    "published": ("compare file=findings", "source task pe size split metric setting recipe"),
+    "paired": ("compare a=cope b=rope file=findings", "task setting_a setting_b split"),
+    "claims": ("leaderboard suite=v2 claims=true", "claim task split a b"),
+}
+"""The command of each table and the columns that tell its rows apart."""
+
+
+def pe_lab(program: str, *arguments: str) -> str:
+    """Return what the command prints; its words on the error output are shown when it fails."""
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"pe-lab {shlex.join(arguments)}\n{done.stderr}"
+    return done.stdout
+
+
+def arguments_of(name: str, folder: Path) -> list[str]:
+    return [*shlex.split(f"{RUNS[name]} {KEYS}"), f"runs_dir={folder}"]
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return the training losses by step, and the loss and errors of each split."""
+    (file,) = folder.glob("*/*/*/summary.json")
+    lines = (file.parent / "metrics.jsonl").read_text().splitlines()
+    losses = {
+        str(row["step"]): row["train/loss"] for row in map(json.loads, lines) if "train/loss" in row
+    }
+    metrics = json.loads(file.read_text())["metrics"]
+    kept = ("/error", "/error_seq", "/loss", "/n", "params/total")
+    return {"train": losses, **{key: metrics[key] for key in sorted(metrics) if key.endswith(kept)}}
+
+
+def train(program: str, name: str, folder: Path) -> dict[str, Any]:
+    pe_lab(program, *arguments_of(name, folder))
+    return read_run(folder)
+
+
+def diagnose(program: str, folder: Path) -> dict[str, Any]:
+    """Return the verdict of ``pe-lab why`` on the run in folder and the rows of its table."""
+    (file,) = folder.glob("*/*/*/summary.json")
+    printed = pe_lab(program, "why", f"run={file.parent}", "split=long_x2", "format=json")
+    result = json.loads(printed)
+    rows = {f"{row['kind']} {row['name']}": row for row in result["rows"]}
+    numbers = ("value", "in_domain", "restored")
+    return {
+        "cause": result["verdicts"][0]["cause"],
+        **{name: {key: row[key] for key in numbers} for name, row in rows.items()},
+    }
+
+
+def print_table(program: str, name: str) -> str:
+    command = TABLES[name][0]
+    if name == "claims" and "claims=" not in pe_lab(program, "leaderboard", "--help"):
+        command = "plan"  # its name in v0.2
+    return pe_lab(program, *command.split(), "format=csv")
+
+
+def read_table(name: str, text: str) -> dict[str, dict[str, str]]:
+    """Return the rows of a table in csv by the columns that tell them apart."""
+    keys = TABLES[name][1].split()
+    rows = list(csv.DictReader(text.splitlines()))
+    by_key = {" ".join(row[key] for key in keys): row for row in rows}
+    assert len(by_key) == len(rows), f"{name}: {len(rows) - len(by_key)} rows share their keys"
+    return by_key
+
+
+def stored_table(name: str) -> dict[str, dict[str, str]]:
+    return read_table(name, gzip.decompress((HERE / f"{name}.csv.gz").read_bytes()).decode())
+
+
+def same(new: Any, old: Any) -> bool:
+    """Tell whether two values are equal, numbers and lists of numbers within 1e-6."""
+    try:
+        pairs = list(zip(map(float, str(new).split()), map(float, str(old).split()), strict=True))
+    except ValueError:
+        return bool(new == old)
+    return all(
+        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) or (a != a and b != b) for a, b in pairs
+    )
+
+
+def differences(new: dict[str, Any], old: dict[str, Any], at: str = "") -> list[str]:
+    """Return a line for each number of ``old`` that ``new`` lacks or has otherwise."""
+    lines = []
+    for key, value in old.items():
+        if key not in new:
+            lines.append(f"{at}{key}: missing, was {value}")
+        elif isinstance(value, dict):
+            lines += differences(new[key], value, f"{at}{key} / ")
+        elif not same(new[key], value):
+            lines.append(f"{at}{key}: {new[key]}, was {value}")
+    return lines
+
+
+def write(program: str, word: str) -> None:
+    """Write the numbers of all runs, diagnoses and tables whose name contains ``word``."""
+    numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {"runs": {}, "diagnoses": {}}
+    for name in RUNS:
+        if word in name:
+            with tempfile.TemporaryDirectory() as folder:
+                numbers["runs"][name] = train(program, name, Path(folder))
+                if name in DIAGNOSED:
+                    numbers["diagnoses"][name] = diagnose(program, Path(folder))
+            print(name, flush=True)
+    NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n")
+    for name in TABLES:
+        if word in name:
+            text = print_table(program, name)
+            print(name, len(read_table(name, text)), "rows")
+            (HERE / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")

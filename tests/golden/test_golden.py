@@ -1,0 +1,60 @@
+"""Numbers do not change silently: runs, diagnoses and tables are those of revision v0.2.
+
+Where a change is meant, name it in CHANGELOG.md and write the numbers anew with make.py.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import make
+import pytest
+
+PROGRAM = str(Path(sys.executable).with_name("pe-lab"))
+NUMBERS = json.loads(make.NUMBERS.read_text())
+QUICK_RUNS = ("flipflop cope", "flipflop learned", "selective_copy rope")
+QUICK_TABLES = ("suite", "findings")
+GONE: set[str] = set()
+"""Columns of csv that have gone on purpose since v0.2."""
+
+
+def in_parts(names: list[str], quick: tuple[str, ...]) -> list[object]:
+    """Mark the names that are no quick ones, which run with ``make test-golden`` alone."""
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.golden) for n in names]
+
+
+def assert_same(new: dict[str, object], old: dict[str, object]) -> None:
+    lines = make.differences(new, old)
+    assert not lines, "\n".join([f"{len(lines)} numbers differ from v0.2", *lines[:20]])
+
+
+@pytest.mark.parametrize("name", in_parts(list(make.RUNS), QUICK_RUNS))
+def test_a_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
+    new = make.train(PROGRAM, name, tmp_path)
+    assert_same(new, NUMBERS["runs"][name])
+    if name in make.DIAGNOSED and name not in QUICK_RUNS:
+        assert_same(make.diagnose(PROGRAM, tmp_path), NUMBERS["diagnoses"][name])
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["flipflop cope", "selective_copy learned", "rope dropout"])
+def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
+    process = subprocess.Popen([PROGRAM, *make.arguments_of(name, tmp_path)])
+    while not any(
+        file.read_text().count("\n") >= 6 for file in tmp_path.glob("*/*/*/metrics.jsonl")
+    ):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not list(tmp_path.glob("*/*/*/summary.json"))
+    assert_same(make.train(PROGRAM, name, tmp_path), NUMBERS["runs"][name])
+
+
+@pytest.mark.parametrize("name", in_parts(list(make.TABLES), QUICK_TABLES))
+def test_a_table_is_as_in_v02(name: str) -> None:
+    old = make.stored_table(name)
+    kept = {key: {c: v for c, v in row.items() if c not in GONE} for key, row in old.items()}
+    assert_same(make.read_table(name, make.print_table(PROGRAM, name)), kept)
