@@ -20,10 +20,10 @@ from docs import facts
 from docs.markdown import insert, table
 from pe_lab.cli.api import Run, run
 from pe_lab.cli.why import diagnosed
-from pe_lab.core.html import drawn
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.explain.cells import Cell, Diagnosed, cells_of
 from pe_lab.explain.verdict import CAUSES
+from pe_lab.report.html import drawn
 from pe_lab.results import verdicts
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.scores import chosen_rates

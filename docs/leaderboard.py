@@ -14,7 +14,7 @@ import polars as pl
 from docs import facts
 from docs.markdown import insert, table
 from pe_lab.core.console import percent
-from pe_lab.core.html import drawn
+from pe_lab.report.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_figure
 from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file

@@ -12,7 +12,7 @@ from made import edit_checkpoint, edit_summary
 from program import start, the_run, tiny
 
 from pe_lab.config.check import check
-from pe_lab.inspection.data import Answer, Head, Inspection
+from pe_lab.explain.inspect import Answer, Head, Inspection
 from pe_lab.train.plan import plan
 
 Fake = Callable[..., Path]
@@ -34,7 +34,6 @@ def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspec
     }
     answer = Answer(n - 1, "b", 0.25, "a", 0.75, False, tuple(p for p in (1, 3) if p < n))
     made = {
-        "path": Path("runs/x"),
         "task": "selective_copy",
         "pe": "cope",
         "seed": 0,

@@ -104,13 +104,6 @@ def test_filters_and_names_are_kept(here: Here, runs: Path, tmp_path: Path) -> N
     assert read(tmp_path / "deep" / "er" / "mine.json").name == "flipflop"
 
 
-def test_pictures_are_shown_if_a_run_has_some(here: Here, runs: Path) -> None:
-    assert here(*tiny("pe=none", "seed=3", "tracker.wandb.pictures=true")).status == 0
-    assert here("dashboard", "task=flipflop").status == 0
-    (browser,) = read(runs / "dashboard" / "flipflop.json").sections[5].panels
-    assert browser.media_keys[:2] == ["pictures/in_domain", "pictures/sparse"]
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

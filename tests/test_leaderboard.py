@@ -22,7 +22,7 @@ from docs import leaderboard
 from pe_lab.config.choices import choices
 from pe_lab.core.console import _Console
 from pe_lab.core.errors import DamagedError, UsageError
-from pe_lab.core.html import light_colours
+from pe_lab.report.html import light_colours
 from pe_lab.report.leaderboard import heat_map, leaderboard_grid
 from pe_lab.report.tables import UNLEARNED
 from pe_lab.results.leaderboard import file
@@ -1063,7 +1063,7 @@ def test_the_page_of_the_leaderboard(
     here: Here, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Seconds; the test in a browser has it.
-    monkeypatch.setattr("pe_lab.core.html.vega_script", lambda: "/* vega */")
+    monkeypatch.setattr("pe_lab.report.html.vega_script", lambda: "/* vega */")
     succeeded(here(*COMMAND, "to=page.html"))
     page = Page((tmp_path / "page.html").read_text())
     titles = [element["text"] for element in page.all("h2")]

@@ -9,7 +9,7 @@ from leaderboard_runs import rows as table_of
 from leaderboard_runs import run
 from test_needs import TWO
 
-from pe_lab.core.html import drawn
+from pe_lab.report.html import drawn
 from pe_lab.report.leaderboard import heat_map as heat_map_picture
 from pe_lab.report.leaderboard import leaderboard_page
 from pe_lab.results.leaderboard.scores import scores

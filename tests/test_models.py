@@ -30,8 +30,9 @@ from pe_lab.check.suite import OF_A_MODEL
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import Config
 from pe_lab.core.errors import UsageError
-from pe_lab.experiment.load_run import inspect_run, load
+from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_alone
+from pe_lab.explain.inspect import inspect_run
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model, ModelConfig
 from pe_lab.train.encodings import build_encodings

@@ -10,7 +10,7 @@ from html_page import values
 from leaderboard_runs import SUITE, rows, run
 from program import Here, csv_rows
 
-from pe_lab.core.html import drawn
+from pe_lab.report.html import drawn
 from pe_lab.report.leaderboard import heat_map, threshold_chart
 from pe_lab.report.tables import NOT_RUN, UNLEARNED
 from pe_lab.results.leaderboard.families import (

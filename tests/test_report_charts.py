@@ -13,10 +13,10 @@ from made import edit_summary, evaluate, made
 from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from report_runs import ENCODINGS, SEEDS, error_of, runs
 
-from pe_lab.core.html import drawn
 from pe_lab.evaluate.record import NAME
 from pe_lab.report.charts import MAX_STEPS, Chart, charts
 from pe_lab.report.data import Section, evaluated, sections
+from pe_lab.report.html import drawn
 from pe_lab.report.page import Report, chart_files, evaluation_chart
 from pe_lab.report.tables import picture, table
 from pe_lab.results.evaluations import recorded

@@ -319,25 +319,3 @@ def test_the_jobs_of_a_sweep_are_one_group_of_whole_runs(
     assert group.startswith("flipflop--pe--20")
     assert before["run_id"] not in [run["run_id"] for run in begun.values()]
     assert {"flipflop", "rope", "1L-d16"} <= set(begun["rope"]["tags"])
-
-
-@pytest.mark.extended
-def test_pictures_when_asked_for(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = tiny(OFFLINE, "tracker.wandb.pictures=true")
-    assert here(*words).status == 0
-    pages = sorted(tmp_path.rglob("*.html"))
-    assert len(pages) == 2
-    assert pages[0].name.startswith("in_domain_")
-    assert all('class="inspection"' in page.read_text() for page in pages)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise ValueError("one\ntwo")
-
-    monkeypatch.setattr("pe_lab.experiment.load_run.inspect_run", fail)
-    outcome = succeeded(here(*words, "seed=1"))
-    assert "tracker.wandb.pictures=true, but there are none: one two" in outcome.out
-    assert len(list(tmp_path.rglob("*.html"))) == 2
-    (folder,) = (tmp_path / "runs").glob("*/*/seed1-????????")
-    all_rows_once(folder)

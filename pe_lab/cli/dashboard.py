@@ -104,13 +104,11 @@ def _workspace(
         raise UsageError(
             "dashboard needs the library wandb-workspaces: pip install 'pe-lab[dashboard]'"
         ) from None
-    pictures = runs.get_column("tracker.wandb.pictures", default=pl.Series([False]))
     return workspace(
         runs["task"][0],
         list(dict.fromkeys(s for splits in runs["splits"].drop_nulls() for s in splits)),
         keys=named(runs).keys,
         filters=filters,
-        pictures=pictures.any(),
         entity=options.entity,
         project=options.project,
         name=name,

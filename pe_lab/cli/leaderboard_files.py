@@ -40,7 +40,7 @@ def write_picture(
     splits: list[str] | None,
 ) -> None:
     """Draw a view of these entries (None: of all)."""
-    from pe_lab.core.html import drawn
+    from pe_lab.report.html import drawn
     from pe_lab.report.leaderboard import heat_map, seeds_figure, threshold_figure
 
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))

@@ -128,7 +128,7 @@ def _write(out: Path, found: Sequence[Diagnosed], cells: Sequence[Cell], suite: 
                 f"{suite.name} scores: {named(left)}"
             )
         return notes
-    from pe_lab.core.html import drawn
+    from pe_lab.report.html import drawn
     from pe_lab.report.why import picture
 
     image = drawn(picture(cells), out.suffix[1:].lower())

@@ -1,4 +1,4 @@
-"""Load the model of a finished run, and inspect one of its sequences."""
+"""Load the model of a finished run."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,10 +13,7 @@ from pe_lab.core.errors import DamagedError, UsageError, reason, sentence
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
-from pe_lab.inspection.data import Inspection, Source
-from pe_lab.inspection.inspect import inspect
 from pe_lab.models.base import Model
-from pe_lab.models.transformer import Decoder
 from pe_lab.pe.positions import Numbers
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
@@ -167,37 +164,3 @@ def summary_of(folder: RunFolder) -> dict[str, Any]:
         f"{path} is not finished ({state}, step {status.get('step', 0)} of "
         f"{status.get('steps', '?')}): run its command again to continue it"
     )
-
-
-def inspect_run(
-    path: str | Path,
-    split: str | None = IN_DOMAIN,
-    sample: int | None = 0,
-    query: int | None = None,
-) -> Inspection:
-    """Load a finished run and inspect one of the sequences that it was evaluated on.
-
-    Args:
-        split: None: the one with the highest error.
-        sample: the number of the sequence within the split, from 0; None: the first with a wrong
-            answer, or the first.
-        query: a position whose row is kept whatever the length of the sequence.
-
-    Raises:
-        UsageError: no finished run, no such split, sequence or query, or no such model.
-    """
-    run = load(path)
-    if not isinstance(run.model, Decoder):
-        raise UsageError(
-            f"run={path} has no layers of attention from each token to those before: give a run "
-            f"of model=transformer, not of model={run.summary['names'].get('model')}"
-        )
-    split = run.worst_split() if split is None else split
-    data, positions = run.sequences(split)
-    if sample is None:
-        answers = run.answers(split)
-        sample = int(answers.row[answers.wrong.argmax()])
-    facts = {key: run.summary[key] for key in ("task", "pe", "seed")}
-    source = Source(path=Path(path), split=split, **facts)
-    task = run.plan.task.split(split)
-    return inspect(run.model, source, task, data, positions, sample, query, run.autocast)

@@ -24,6 +24,7 @@ from pe_lab.core.task import TRAIN, Bools
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.explain.answers import Asked, Made, asked, predicted, wrong, wrongly
 from pe_lab.explain.hook import Intervention
+from pe_lab.explain.inspect import require_attention
 from pe_lab.explain.interventions import (
     Head,
     NotClampedError,
@@ -74,11 +75,7 @@ def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = Non
         UsageError: no such split, or the model has no attention of each token to those before, or
             the task does not say which tokens hold an answer.
     """
-    if not isinstance(run.model, Decoder) or not run.plan.dims.n_heads:
-        raise UsageError(
-            f"run={run.path} has no layers of attention from each token to those before: give a "
-            f"run of model=transformer, not of model={run.summary['names'].get('model')}"
-        )
+    require_attention(run)
     split = run.worst_split() if split is None else split
     if split == IN_DOMAIN:
         raise UsageError(

@@ -26,7 +26,6 @@ def workspace(
     *,
     keys: Sequence[str],
     filters: Mapping[str, Sequence[Any]],
-    pictures: bool,
     entity: str,
     project: str,
     name: str,
@@ -37,7 +36,6 @@ def workspace(
         splits: the task's, whose errors are charts and columns.
         keys: configuration keys, besides encoding and seed, in which the runs differ.
         filters: further configuration keys, and the values that a run may have.
-        pictures: whether some runs have pictures.
     """
     errors = [MEAN_OOD, *(metric_name(s, "error") for s in splits if s != IN_DOMAIN)]
     in_domain = [metric_name(IN_DOMAIN, metric.name) for metric in CHARTED]
@@ -48,7 +46,6 @@ def workspace(
         ("ood", _curves(errors), True),
         ("Error against length", [_error_by_length()], True),
         ("Cost against error", _costs(keys, closing), True),
-        ("pictures", [_pictures(splits)] if pictures else [], True),
         ("train", _curves(["train/loss", "train/lr"]), False),
         ("Where runs differ", [wr.RunComparer(diff_only="split")], False),
     ]
@@ -116,8 +113,3 @@ def _costs(keys: Sequence[str], errors: Sequence[str]) -> list[Any]:
     axes += [wr.SummaryMetric(metric) for metric in (*COSTS, *errors)]
     columns = [wr.ParallelCoordinatesPlotColumn(axis) for axis in axes]
     return [*scatters, wr.ParallelCoordinatesPlot(columns=columns)]
-
-
-def _pictures(splits: Iterable[str]) -> wr.MediaBrowser:
-    keys = [f"pictures/{split}" for split in splits]
-    return wr.MediaBrowser(title="What the encodings did", media_keys=keys)

@@ -10,9 +10,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from pe_lab.core.html import rendered
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.report.charts import COLOURS, CONFIG, Chart, Spec, on_white, specification
+from pe_lab.report.html import rendered
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row, of_grid
 from pe_lab.results.leaderboard import families
 from pe_lab.results.leaderboard.curve import TABLED, THRESHOLDS, order_at, rates_at

@@ -17,12 +17,12 @@ import polars as pl
 
 from pe_lab.core.errors import PeLabError, UsageError, writing
 from pe_lab.core.files import read_file, remove_leftovers, replace_file, write_new_file
-from pe_lab.core.html import drawn, rendered
 from pe_lab.core.metrics import is_share
-from pe_lab.inspection.data import Inspection
-from pe_lab.inspection.page import fragment, whole_chart
+from pe_lab.explain.inspect import Inspection
 from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
 from pe_lab.report.data import Section, evaluated, evaluated_sections, sections
+from pe_lab.report.html import drawn, rendered
+from pe_lab.report.inspection import fragment, whole_chart
 from pe_lab.report.tables import overview, picture, sentence, table
 from pe_lab.results import verdicts
 from pe_lab.results.frame import FACTS, by_split
@@ -78,7 +78,7 @@ def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report
     found, refused = [], []
     for path in paths:
         # Imported here: this is the only part that needs torch.
-        from pe_lab.experiment.load_run import inspect_run
+        from pe_lab.explain.inspect import inspect_run
 
         try:
             found.append(inspect_run(path))

@@ -28,7 +28,7 @@ from pe_lab.check import base
 from pe_lab.check.base import accepted
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.core.instantiate import instantiate
-from pe_lab.inspection.inspect import LayerTrace, trace_attention
+from pe_lab.explain.inspect import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE

@@ -9,7 +9,7 @@ from torch import Tensor
 from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
 
 from docs.facts import parts
-from pe_lab.inspection.inspect import LayerTrace, trace_attention
+from pe_lab.explain.inspect import LayerTrace, trace_attention
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs
 

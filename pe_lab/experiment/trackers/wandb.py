@@ -18,7 +18,6 @@ from pydantic import Field, PositiveFloat
 from pe_lab.core.console import logger
 from pe_lab.core.errors import PeLabError, reason
 from pe_lab.core.files import replace_file
-from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.tracker import (
     LENGTH_COLUMNS,
     SPLIT_COLUMNS,
@@ -117,7 +116,6 @@ class WandbConfig:
     group: Annotated[str, Field(max_length=128)] | None
     notes: str | None
     tags: list[str]
-    pictures: bool
     system_metrics: bool
     init_timeout: PositiveFloat
 
@@ -171,8 +169,6 @@ UPLOAD_SECONDS = 20.0
 GRACE_SECONDS = 30.0
 """How much longer than wandb's own limits a call may take."""
 
-PICTURE_SECONDS = 120.0
-"""Limit on making the pictures."""
 
 TEARDOWN_SECONDS = 5.0
 """Limit on stopping wandb's process after a failure."""
@@ -203,7 +199,7 @@ class WandbTracker(Tracker):
         self.active = wandb.mode != "disabled"
         self.start_seconds = wandb.init_timeout + 2 * GRACE_SECONDS
         self.log_seconds = GRACE_SECONDS
-        self.finish_seconds = UPLOAD_SECONDS + GRACE_SECONDS + PICTURE_SECONDS * wandb.pictures
+        self.finish_seconds = UPLOAD_SECONDS + GRACE_SECONDS
         self._mode = wandb.mode
         self._step = 0
         self._hidden: set[str] = set()
@@ -333,7 +329,6 @@ class WandbTracker(Tracker):
         self._run.summary.update(numbers)
         if self._step < self._folder.rows:  # Another process has logged the row of the tables.
             return
-        pages = pictures(self._run_folder, summary) if self._cfg.pictures else {}
         # Without it, wandb keeps a copy of every table in the home folder.
         before = os.environ.get("WANDB_DATA_DIR")
         os.environ["WANDB_DATA_DIR"] = before or str(self._folder.path)
@@ -341,34 +336,7 @@ class WandbTracker(Tracker):
             # Mixed types: a split that does not apply has no numbers.
             splits = wandb.Table(list(SPLIT_COLUMNS), split_rows(summary), allow_mixed_types=True)
             lengths = wandb.Table(list(LENGTH_COLUMNS), length_rows(summary))
-            html = {
-                f"pictures/{split}": wandb.Html(page, inject=False, data_is_not_path=True)
-                for split, page in pages.items()
-            }
-            self.log({"step": row["step"], "splits": splits, "lengths": lengths, **html})
+            self.log({"step": row["step"], "splits": splits, "lengths": lengths})
         finally:
             if before is None:
                 del os.environ["WANDB_DATA_DIR"]
-
-
-def pictures(folder: Path, summary: dict[str, Any]) -> dict[str, str]:
-    """The inspection page of some splits; empty where they cannot be made."""
-    try:
-        from pe_lab.experiment.load_run import inspect_run
-        from pe_lab.inspection.page import page
-
-        return {split: page(inspect_run(folder, split)) for split in picture_splits(summary)}
-    except Exception as error:
-        logger.warning("tracker.wandb.pictures=true, but there are none: %s", reason(error))
-        logger.debug("no pictures", exc_info=True)
-        return {}
-
-
-def picture_splits(summary: dict[str, Any]) -> list[str]:
-    """The splits to make pictures of: in-domain, and the one with the largest error."""
-    errors = {
-        split: summary["metrics"][f"{prefix}/error"]
-        for split, prefix in summary["splits"].items()
-        if prefix is not None and split != IN_DOMAIN
-    }
-    return [IN_DOMAIN, *([max(errors, key=lambda s: errors[s])] if errors else [])]

@@ -39,7 +39,7 @@ def templates(package: str) -> Environment:
 
     Strings are escaped, and control characters in them are made visible.
     """
-    loaders = [PackageLoader(package, "."), PackageLoader("pe_lab.core.html", ".")]
+    loaders = [PackageLoader(package, "."), PackageLoader("pe_lab.report.html", ".")]
     environment = Environment(
         loader=ChoiceLoader(loaders),
         autoescape=True,

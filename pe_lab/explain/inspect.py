@@ -1,0 +1,367 @@
+"""The inspection of one sequence: the model's answers, and the maps of every attention head.
+
+>>> inspection = inspect_run("runs/flipflop/cope/seed0-0123abcd", split="sparse", sample=3)
+>>> inspection.heads[0].maps["attention"].shape
+(63, 63)
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pe_lab.core.errors import UsageError
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.task import Batch, Task
+from pe_lab.experiment.load_run import LoadedRun, load
+from pe_lab.models.attention import Attention
+from pe_lab.models.base import Model
+from pe_lab.models.transformer import Decoder
+from pe_lab.pe.base import PositionalEncoding
+
+Map = npt.NDArray[np.float32]
+
+STANDARD_MAPS = ("attention", "position score")
+"""The maps that every encoding has; all others are quantities of the encoding."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A scored position: the target and the model's prediction, each with its probability.
+
+    Args:
+        sources: the positions of the tokens that hold the answer; empty where the task does not
+            say (``Task.sources``).
+    """
+
+    position: int
+    target: str
+    target_probability: float
+    prediction: str
+    probability: float
+    correct: bool
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Head:
+    """An attention head and its maps.
+
+    Args:
+        maps: name -> (queries, T): ``attention`` weights, ``position score`` where the encoding
+            changes the logits (see trace.LayerTrace), and quantities of the encoding (``gate``
+            and ``position`` of CoPE). 0 where a query does not see a key.
+        score: what heads are ranked by, see ``Inspection``.
+    """
+
+    layer: int
+    head: int
+    maps: dict[str, Map]
+    score: float
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer} head {self.head}"
+
+    @property
+    def default_map(self) -> str:
+        """The first quantity of the encoding if it has any, else ``attention``."""
+        return next((name for name in self.maps if name not in STANDARD_MAPS), "attention")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One sequence of a split: the model's answers and the maps of every head.
+
+    ``queries`` are the positions of the rows of the maps. ``heads`` are sorted by their score,
+    highest first. If the encoding has its quantities, the score is the standard deviation
+    between tokens of the mean of ``ranked_by``, over the keys visible to scored queries; otherwise
+    it is the maximum attention weight, averaged over scored queries.
+    """
+
+    task: str
+    pe: str
+    seed: int
+    split: str
+    sample: int
+    tokens: list[str]
+    answers: list[Answer]
+    queries: list[int]
+    heads: list[Head]
+    ranked_by: str
+
+    @property
+    def heading(self) -> str:
+        run = f"{self.task}, {self.pe}, seed {self.seed}"
+        return f"{run}: {self.split}, sequence {self.sample}"
+
+    @property
+    def scored_rows(self) -> list[int]:
+        """Rows of the maps whose query is scored; all rows if none is."""
+        scored = {answer.position for answer in self.answers}
+        rows = [row for row, query in enumerate(self.queries) if query in scored]
+        return rows or list(range(len(self.queries)))
+
+    @property
+    def summary(self) -> str:
+        """Two sentences on the answers and the first head."""
+        right = sum(answer.correct for answer in self.answers)
+        first = self.heads[0]
+        score = f"{right} of {len(self.answers)} scored answers are right. "
+        if self.ranked_by == "attention":
+            return score + (
+                "Heads are ranked by their maximum attention weight at scored queries: "
+                f"{first.name} comes first, {first.score:.2f} on average."
+            )
+        means = [
+            f"{token} {mean:.2f}" for token, mean in self.token_means(first, self.ranked_by).items()
+        ]
+        shown = means if len(means) <= 12 else [*means[:6], "..", *means[-6:]]
+        return score + (
+            f"Heads are ranked by how much their {self.ranked_by} differs between tokens: "
+            f"{first.name} comes first, with a mean of {', '.join(shown)}."
+        )
+
+    def token_means(self, head: Head, name: str) -> dict[str, float]:
+        """The mean of a map for each token, over the keys visible to scored queries, highest
+        first."""
+        tokens, means, _ = token_means(head.maps[name], self.queries, self.scored_rows, self.tokens)
+        order = np.argsort(-means, kind="stable")
+        return {tokens[n]: float(means[n]) for n in order}
+
+
+def token_means(
+    values: Map, queries: Sequence[int], rows: Sequence[int], tokens: Sequence[str]
+) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Each distinct token, the mean of its visible keys in these rows, and its share of them."""
+    distinct, index = np.unique(np.array(tokens, dtype=object), return_inverse=True)
+    one_hot = index[:, None] == np.arange(len(distinct))
+    visible = np.arange(len(tokens)) <= np.array(queries)[list(rows)][:, None]
+    counts = (visible @ one_hot.astype(np.float64)).sum(0)
+    sums = (values[list(rows)].astype(np.float64) @ one_hot).sum(0)
+    found = counts > 0
+    means, shares = sums[found] / counts[found], counts[found] / counts.sum()
+    return [str(token) for token in distinct[found]], means, shares
+
+
+def full_scale(values: Map, name: str = "") -> float:
+    """The value with the deepest shade: 1 for attention and other shares, else the largest
+    magnitude."""
+    finite = np.nan_to_num(values)
+    largest = float(np.abs(finite).max())
+    is_share = name == "attention" or (finite.min() >= 0 and 0.2 < largest <= 1.001)
+    return 1.0 if is_share else largest or 1.0
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """Attention of one layer; each tensor is (B, H, T, T), 0 where a query does not see a key.
+
+    ``content_BHTS`` is q_i . k_j / sqrt(D) with q and k before any rotation; ``position_BHTS`` is
+    the logits minus the content: a bias, CoPE's q_i . e[p_ij], the rotated minus the plain
+    product for rotary encodings, 0 for encodings that act at the input only. ``quantities`` are
+    what the encoding's ``trace`` returns, such as CoPE's gates and positions.
+    """
+
+    weights_BHTS: Tensor
+    content_BHTS: Tensor
+    position_BHTS: Tensor
+    quantities: dict[str, Tensor]
+
+
+@contextmanager
+def trace_attention(model: Model, callback: Callable[[LayerTrace], None]) -> Iterator[None]:
+    """Within this context, each forward pass over whole sequences calls ``callback`` with the
+    trace of every layer, lowest first.
+
+    The pass itself and its outputs are unchanged: what a fused kernel does not return is computed
+    a second time.
+    """
+
+    def hook(attention: Attention, args: tuple[Any, ...], output: Any) -> None:
+        callback(_trace(attention, *args))
+
+    handles = [
+        module.register_forward_hook(hook)
+        for module in model.modules()
+        if isinstance(module, Attention)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _trace(
+    attention: Attention,
+    x_BTE: Tensor,
+    pos_BS: Tensor,
+    carried: Any = None,
+    cache: Any = None,
+    drop: Any = None,
+) -> LayerTrace:
+    if cache is not None:
+        raise ValueError("a pass with a key cache is not traced: give whole sequences")
+    inputs = attention.inputs(x_BTE, pos_BS, carried)
+    q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
+    logits, weights = attention.weights(q, k, inputs)
+    plain_q, plain_k = inputs.q_BHTD, inputs.k_BHSD
+    content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
+    quantities: dict[str, Tensor] = {}
+    # A combination of encodings has the quantities of its parts.
+    for part in attention.encoding.modules():
+        if isinstance(part, PositionalEncoding):
+            for name, values in part.trace(logits, inputs).items():
+                quantities[_unique(name, quantities)] = values
+
+    def visible(values: Tensor) -> Tensor:
+        return values.expand_as(logits).masked_fill(~inputs.mask_TS, 0)
+
+    return LayerTrace(
+        visible(weights),
+        visible(content),
+        visible(logits - content),
+        {name: visible(values) for name, values in quantities.items()},
+    )
+
+
+def _unique(name: str, taken: dict[str, Tensor]) -> str:
+    number = sum(name == other.partition(" of part ")[0] for other in taken)
+    return f"{name} of part {number + 1}" if number else name
+
+
+ALL_QUERIES_UP_TO = 256
+"""Tokens up to which every query is kept; of longer sequences the scored ones, or a selection."""
+MAX_QUERIES = 128
+
+
+def inspect_run(
+    path: str | Path,
+    split: str | None = IN_DOMAIN,
+    sample: int | None = 0,
+    query: int | None = None,
+) -> Inspection:
+    """Load a finished run and inspect one of the sequences that it was evaluated on.
+
+    Args:
+        split: None: the one with the highest error.
+        sample: the number of the sequence within the split, from 0; None: the first with a wrong
+            answer, or the first.
+        query: a position whose row is kept whatever the length of the sequence.
+
+    Raises:
+        UsageError: no finished run, no such split, sequence or query, or no such model.
+    """
+    run = load(path)
+    require_attention(run)
+    split = run.worst_split() if split is None else split
+    data, positions = run.sequences(split)
+    if sample is None:
+        answers = run.answers(split)
+        sample = int(answers.row[answers.wrong.argmax()])
+    _check_range("sample", sample, len(data), f"sequences of {split}")
+    batch = data.take(slice(sample, sample + 1))
+    length = batch.tokens.shape[1] if batch.lengths is None else int(batch.lengths[0])
+    if query is not None:
+        _check_range("query", query, length, "tokens of this sequence")
+    scored = np.flatnonzero(batch.scored[0, :length])
+    queries = _selected_queries(length, scored, query)
+    layers: list[list[dict[str, Map]]] = []
+    pos = positions if len(positions) == 1 else positions[sample : sample + 1]
+
+    def collect(trace: LayerTrace) -> None:
+        layers.append(_maps(trace, queries, length))
+
+    with torch.inference_mode(), trace_attention(run.model, collect), run.autocast():
+        hidden = run.model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
+        logits = run.model.unembed(hidden[0, scored]).float()
+    task = run.plan.task.split(split)
+    names = [name for layer in layers for name in layer[0] if name not in STANDARD_MAPS]
+    bare = Inspection(
+        **{key: run.summary[key] for key in ("task", "pe", "seed")},
+        split=split,
+        sample=sample,
+        tokens=[task.vocab[token] for token in batch.tokens[0, :length]],
+        answers=_answers(task, batch, scored, logits),
+        queries=queries,
+        heads=[],
+        ranked_by=names[0] if names else "attention",
+    )
+    heads = [
+        Head(layer, head, maps, _score(bare, maps))
+        for layer, heads in enumerate(layers)
+        for head, maps in enumerate(heads)
+    ]
+    # Heads whose score is nan come last.
+    return replace(bare, heads=sorted(heads, key=lambda h: -np.nan_to_num(h.score, nan=-1)))
+
+
+def require_attention(run: LoadedRun) -> None:
+    """UsageError for a model without layers of attention from each token to those before."""
+    if not isinstance(run.model, Decoder) or not run.plan.dims.n_heads:
+        model = run.summary["names"].get("model")
+        raise UsageError(f"run={run.path} is of model={model}: give a run of model=transformer")
+
+
+def _check_range(key: str, value: int, n: int, of: str) -> None:
+    if not 0 <= value < n:
+        raise UsageError(f"{key}={value} is beyond the {n} {of}: give 0 to {n - 1}")
+
+
+def _selected_queries(length: int, scored: npt.NDArray[np.int64], query: int | None) -> list[int]:
+    if length <= ALL_QUERIES_UP_TO:
+        return list(range(length))
+    selected = scored if len(scored) else np.arange(length)
+    if len(selected) > MAX_QUERIES:
+        selected = selected[np.linspace(0, len(selected) - 1, MAX_QUERIES).round().astype(int)]
+    return sorted({*selected.tolist(), *([] if query is None else [query])})
+
+
+def _maps(trace: LayerTrace, queries: Sequence[int], length: int) -> list[dict[str, Map]]:
+    """The maps of each head of a layer; a position score of zeros is left out."""
+    tensors = {
+        "attention": trace.weights_BHTS,
+        "position score": trace.position_BHTS,
+        **trace.quantities,
+    }
+    rows = {
+        name: values[0, :, queries, :length].float().cpu().numpy()
+        for name, values in tensors.items()
+        if name != "position score" or bool(values.any())
+    }
+    heads = range(trace.weights_BHTS.shape[1])
+    return [{name: values[head] for name, values in rows.items()} for head in heads]
+
+
+def _answers(
+    task: Task, batch: Batch, scored: npt.NDArray[np.int64], logits: Tensor
+) -> list[Answer]:
+    sources, targets = task.sources(batch), torch.from_numpy(batch.targets[0, scored])
+    correct = (task.correct(logits, targets) & ~logits.isnan().any(-1)).tolist()
+    answers = []
+    for row, place, target, right in zip(logits.softmax(-1), scored, targets, correct, strict=True):
+        best = int(row.argmax())
+        held = () if sources is None else tuple(s for s in sources[0, place].tolist() if s >= 0)
+        answers.append(
+            Answer(int(place), task.vocab[target], float(row[target]), task.vocab[best],
+                   float(row[best]), right, held)
+        )  # fmt: skip
+    return answers
+
+
+def _score(inspection: Inspection, maps: dict[str, Map]) -> float:
+    """The head's score, as defined at ``Inspection``; 0 for a head without that map."""
+    name, rows = inspection.ranked_by, inspection.scored_rows
+    if name not in maps:
+        return 0.0
+    if name == "attention":
+        return float(maps[name][rows].max(-1).mean())
+    _, means, shares = token_means(maps[name], inspection.queries, rows, inspection.tokens)
+    return float(np.sqrt(shares @ (means - shares @ means) ** 2))
