@@ -12,7 +12,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos test-corruption planted causes mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
+.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos test-corruption planted mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,9 +72,6 @@ test-corruption: $(STAMP) ## 1,000 files of runs copied, cut, replaced, edited, 
 
 planted: $(STAMP) ## whether pe-lab why finds causes planted in trained models, half an hour
 	$(BIN)/python -m benchmarks.planted to=docs/why.planted.json
-
-causes: $(STAMP) ## docs/why.md's verdicts: trains and diagnoses 455 runs, three hours of one core
-	$(BIN)/python -m docs.causes
 
 mutants: $(STAMP) ## whether the tests of training find bugs planted in it, less than ten minutes
 	$(BIN)/python -m tests.mutants

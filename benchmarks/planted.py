@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from docs.causes import tuned
 from pe_lab.cli.api import run as train
 from pe_lab.cli.data import show as write_sequences
 from pe_lab.experiment.load_run import LoadedRun, load
@@ -30,6 +29,8 @@ from pe_lab.explain.verdict import LOSS, verdict
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import AttentionInputs
+from pe_lab.results.leaderboard.file import shipped_rows
+from pe_lab.results.leaderboard.scores import chosen_rates
 from pe_lab.results.suite import Suite, load_suite
 
 MOST_SEEDS = 20
@@ -299,16 +300,17 @@ def matrix(plants: Sequence[Plant], seeds: int, runs_dir: str) -> dict[str, Any]
 
 @cache
 def suite() -> tuple[Suite, dict[tuple[str, str], float]]:
-    """Suite v1, and the rate that it chose of each task and encoding."""
-    found = load_suite("v1")
-    return found, tuned(found)
+    """Suite v2, and the rate that it chose of each task and encoding."""
+    found = load_suite("v2")
+    chosen = chosen_rates(shipped_rows(found)[0], found.protocol)
+    return found, {(task, entry): lr for task, entry, lr, _ in chosen.iter_rows()}
 
 
 @cache
 def trained(task: str, pe: str, seed: int, runs_dir: str, shuffled: bool) -> LoadedRun:
-    """A model that is planted in, at the settings of suite v1."""
-    v1, rates = suite()
-    words = [*v1.run_words(task, pe), f"train.lr={rates[task, pe]}"]
+    """A model that is planted in, at the settings of suite v2."""
+    v2, rates = suite()
+    words = [*v2.run_words(task, pe), f"train.lr={rates[task, pe]}"]
     words += [f"seed={seed}", f"runs_dir={runs_dir}"]
     if shuffled:
         words.append(f"task.files={{train: {shuffled_answers(task, runs_dir)}}}")

@@ -1,5 +1,5 @@
-"""``make leaderboard``: docs/leaderboard.md with its pictures and docs/leaderboard.v1.md, from the
-shipped results of the suites alone; and the first table of README.md, of these and the run of
+"""``make leaderboard``: docs/leaderboard.md with its picture, from the shipped results of suite
+v2 alone; and the first table of README.md, of these and the run of
 ``make run`` in findings.parquet.
 
 The shipped file itself is written from run folders and what it holds already:
@@ -15,16 +15,14 @@ from docs import facts
 from docs.markdown import insert, table
 from pe_lab.core.console import percent
 from pe_lab.report.html import drawn
-from pe_lab.report.leaderboard import heat_map, threshold_figure
+from pe_lab.report.leaderboard import heat_map
 from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.claims import Decided, decide, read_claims, shipped_claims
-from pe_lab.results.leaderboard.families import entry_order, most_evidence
 from pe_lab.results.leaderboard.rows import SCHEMA
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import markdown
 from pe_lab.results.presentation.leaderboard_details import (
-    across_tables,
     claims_table,
 )
 from pe_lab.results.presentation.needs import Need, doubts, needs, needs_table
@@ -33,13 +31,9 @@ from pe_lab.results.suite import DEFAULT, load_suite
 
 TEXTS = {
     DEFAULT: facts.ROOT / "docs" / "leaderboard.text.md",
-    "v1": facts.ROOT / "docs" / "leaderboard.v1.text.md",
 }
 """The written part of each suite's page."""
 PICTURE = facts.ROOT / "docs" / "img" / "leaderboard.svg"
-CURVE = facts.ROOT / "docs" / "img" / "threshold.svg"
-SHOWN = 10
-"""Entries of a table over tasks."""
 NOTICE = (
     "<!-- Written by `make leaderboard` from pe_lab/results/leaderboard/ and docs/{}: edit those. "
     "-->"
@@ -71,12 +65,6 @@ def picture() -> str:
     return drawn(heat_map(found, _run(found), at_least_half=True), "svg").decode()
 
 
-def curve() -> str:
-    """The success rate by threshold, as SVG."""
-    found = shipped()
-    return drawn(threshold_figure(found, _run(found)), "svg").decode()
-
-
 def shipped(suite: str = DEFAULT) -> Scores:
     """The shipped results of a suite."""
     of = load_suite(suite)
@@ -102,19 +90,6 @@ def _needs(found: Scores) -> str:
     return f"{markdown(needs_table(found, _run(found)))}\n{doubted}"
 
 
-def _across(found: Scores) -> str:
-    """The entries with the most runs, over the tasks that they have; a second table for those that
-    have not run all of them."""
-    tasks = _run(found)
-    most = most_evidence(found, tasks, entry_order(found, tasks)[0], SHOWN)
-    made, named = [], set[str]()
-    for one in across_tables(found, tasks, most):
-        entries = {row[0].text for row in one.rows}
-        made += [one] if len(entries) > 2 and entries - named else []
-        named |= entries
-    return "\n".join(map(markdown, made[:2]))
-
-
 def _columns(found: Scores) -> str:
     """k/n of every entry on every task: alone, and with the convolution."""
     made = needs(found, _run(found))
@@ -132,7 +107,6 @@ def _counts(need: Need, entry: str) -> str:
 MADE = {
     "needs": _needs,
     "columns": _columns,
-    "across": _across,
     "claims": lambda found: markdown(claims_table(claims(found.suite.name))),
 }
 """Name -> what makes a part of the page."""
@@ -163,7 +137,7 @@ def write_first_table() -> None:
 def main() -> None:
     """Write the page and its pictures if they changed."""
     pages = {page_of(path): page(suite) for suite, path in TEXTS.items()}
-    for path, text in {**pages, PICTURE: picture(), CURVE: curve()}.items():
+    for path, text in {**pages, PICTURE: picture()}.items():
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
             print(f"wrote {path.relative_to(facts.ROOT)}")

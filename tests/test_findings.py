@@ -10,12 +10,10 @@ import polars as pl
 import pytest
 import yaml
 from made import made
-from program import assert_has
 
 from docs import findings
 from docs.findings import ADDED, FILE, keep, kept
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.suite import load_suite
 
 PAGE = findings.earlier()
@@ -154,54 +152,6 @@ def test_runs_that_are_not_finished_are_not_kept(file: Path) -> None:
     assert "ood/far/error" not in kept(file).columns, "nor what was measured of it"
 
 
-def test_what_another_processor_changes_is_what_both_files_have() -> None:
-    """The head of the page says how far runs made for the leaderboard, too, agree with it."""
-    suite = load_suite("v1")
-    shipped, _ = shipped_rows(suite)
-    rows = [
-        (run["run_id"], name.removeprefix("ood/").removesuffix("/error"), error)
-        for run in kept().iter_rows(named=True)
-        for name, error in run.items()
-        if name.endswith("/error") and error is not None
-    ]
-    limits = [
-        (task, split, limit)
-        for task, of in suite.tasks.items()
-        for split, limit in of.thresholds.items()
-    ]
-    both = (
-        shipped.filter(state="finished")
-        .join(pl.DataFrame(rows, ["run_id", "split", "here"], orient="row"), on=["run_id", "split"])
-        .join(pl.DataFrame(limits, ["task", "split", "limit"], orient="row"), on=["task", "split"])
-    )
-    said = " ".join(WRITTEN_HEAD.split())
-    assert f"{both['run_id'].n_unique()} runs were repeated for the" in said
-    same = both.filter(pl.col("processor").is_not_null())
-    assert {*same["processor"]} == {"AMD EPYC"}
-    assert same["error"].equals(same["here"])
-    assert_has(
-        said,
-        f"{same['run_id'].n_unique()} of them ran twice on the same kind of processor",
-        f"All {len(same)} of their errors that have a threshold are equal to the last",
-    )
-    both = both.filter(pl.col("processor").is_null())
-    other = (pl.col("error") <= pl.col("limit")) != (pl.col("here") <= pl.col("limit"))
-    sides = f"Of their {len(both)} errors that have a threshold, {len(both.filter(other))} are on"
-    assert_has(
-        said,
-        f"The other {both['run_id'].n_unique()} ran on a processor that was not recorded",
-        sides,
-    )
-    learned = both.filter(pl.col("split") == IN_DOMAIN, pl.col("error") <= pl.col("limit"))
-    flipflop = both.filter(task="flipflop").join(learned, on="run_id", how="semi")
-    far = dict(
-        flipflop.group_by("split").agg((pl.col("error") - pl.col("here")).abs().max()).iter_rows()
-    )
-    assert 0.007 < far[IN_DOMAIN] <= 0.008
-    assert 0.066 < far["long_x2"] <= 0.067
-    assert "errors differ by at most 0.8 points, those at twice the length by at most 6.7" in said
-
-
 def test_every_heading_of_the_page_is_a_finding() -> None:
     first = "Published claims, and whether they hold here"
     assert PAGE.keys() - {first} <= {finding["title"] for finding in WRITTEN.values()}
@@ -212,7 +162,7 @@ def test_every_heading_of_the_page_is_a_finding() -> None:
 def test_the_counts_of_what_helps_path() -> None:
     runs = findings.runs_of(WRITTEN["path_parts"], kept())
     said = " ".join(WRITTEN["path_parts"]["text"].split())
-    suite = load_suite("v1")
+    suite = load_suite("v2")
     entries = {
         "path": pl.col("pe.conv") == 3,
         "path without its convolution": pl.col("pe.conv") == 1,

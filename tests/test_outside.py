@@ -328,36 +328,6 @@ def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
 
 
 @pytest.mark.extended
-def test_it_is_submitted_and_its_runs_are_made_again(
-    here: Here, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pe_lab.core.config_dir._named", set())
-    suite = [*tiny_suite(mine), "model=outside", "model.factory=others_of_tests:means"]
-    succeeded(here(*suite, "model.label=averages", "model.arguments={width: 8, p: 0.1}"))
-    code = ["--config-dir", "mine"]
-    words = ["submit", "pe=averages", "suite=tiny", "to=one.zip", *code]
-    assert_refused(here(*words), "a yaml whose _target_ or factory is others_of_tests:means")
-    (mine / "mine" / "model").mkdir(exist_ok=True)
-    (mine / "mine" / "model" / "averages.yaml").write_text(
-        "_target_: pe_lab.models.outside.OutsideConfig\nfactory: others_of_tests:means\n"
-        "label: averages\narguments: {width: 8, p: 0.1}\n"
-    )
-    succeeded(here(*words))
-    checked = succeeded(here("submit", "check=one.zip", *code)).out
-    assert checked.count("made again with the same errors") == 2
-
-
-@pytest.mark.extended
-def test_a_suite_names_a_model_that_fails(here: Here, mine: Path) -> None:
-    line = ["suite", "v1", "--config-dir", "mine", "tasks=majority", "pe=rope", "dry=true"]
-    ended = here(*line, "model=outside", "model.factory=others_of_tests:fails")
-    assert ended.status == 1
-    assert "not run: fails on majority: model.factory=others_of_tests:fails fails at" in ended.out
-    assert "nothing else is missing" in ended.out
-    assert "fails on majority cannot be run" in ended.err
-
-
-@pytest.mark.extended
 @pytest.mark.parametrize("name", ["x_transformers_pope", "hf_mamba2", "hf_gated_deltanet"])
 def test_the_examples_keep_the_contract(name: str, here: Here) -> None:
     package = "x_transformers" if name.startswith("x_") else "transformers"

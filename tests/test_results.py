@@ -273,7 +273,6 @@ def test_the_runs_of_the_findings_ship(here: Here) -> None:
     out = here("results", "file=findings", "task=needle", "pe=rope").out
     assert_has(out, "needle: error in %", "rope")
     for task, hint in {
-        "cycle": "pe-lab leaderboard suite=v1 task=cycle shows the runs that ship",
         "indirect": "pe-lab results file=findings task=indirect shows the runs that ship",
         "group_word": "it has that task with other keys, task=parity",
         "reverse": "no runs of it ship; pe-lab -m task=reverse",

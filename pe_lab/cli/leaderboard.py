@@ -9,14 +9,7 @@
                                                        machines and revisions
     pe-lab leaderboard sort=recall                     by this family (of family=.. a task, of
                                                        task=.. a split); sort=suite: as its yaml
-    pe-lab leaderboard view=across                     over tasks: interquartile mean, profile,
-                                                       probability of a lower error than rope
-    pe-lab leaderboard view=curve                      success rate by threshold, 0.25 to 10 %, and
-                                                       the order at half and twice the thresholds;
-                                                       to=FILE.svg draws it
-    pe-lab leaderboard view=seeds task=recall pe=path,cope to=FILE.pdf
-                                                       a figure for a paper: every seed as a dot,
-                                                       k/n; split=in_domain,long_x4: these
+    pe-lab leaderboard claims=true                     preregistered claims and their tests
     pe-lab leaderboard view=tuning task=flipflop       the in-domain error at each learning rate
     pe-lab leaderboard thresholds=0.5                  all thresholds halved: what depends on them
     pe-lab leaderboard format=markdown                 table, csv, json, markdown or latex
@@ -50,6 +43,7 @@ from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_co
 from pe_lab.core.output import counted
 from pe_lab.core.suggest import check_known
 from pe_lab.results.leaderboard import families, file
+from pe_lab.results.leaderboard.claims import decide, read_claims, shipped_claims
 from pe_lab.results.leaderboard.rows import SCHEMA, Found, suite_runs
 from pe_lab.results.leaderboard.scores import Scores, scores
 from pe_lab.results.presentation.formats import Format, Table, print_tables
@@ -61,8 +55,7 @@ from pe_lab.results.presentation.leaderboard import (
 )
 from pe_lab.results.presentation.leaderboard_details import (
     absent_note,
-    across_tables,
-    curve_table,
+    claims_table,
     lacking,
     left_out,
     phases_table,
@@ -93,7 +86,8 @@ class LeaderboardOptions(Options):
     details: Flag = False
     runs_dir: str = "runs"
     shipped: Flag = True
-    view: Literal["needs", "families", "across", "curve", "tuning", "seeds"] | None = None
+    claims: Flag = False
+    view: Literal["needs", "families", "tuning"] | None = None
     sort: str | None = None
     thresholds: PositiveFloat = 1.0
     format: Format = "table"
@@ -131,6 +125,9 @@ def show(words: Sequence[str]) -> None:
     if options.shipped:
         (shipped, digest), again = file.shipped_rows(suite), file.shipped_again(suite)
     here = suite_runs(Path(options.runs_dir), suite)
+    if options.claims:
+        _print_claims(suite, shipped, here.rows, options.format)
+        return
     found = scores(suite, shipped, here.rows, again)
     if options.to is not None:
         left = left_out(found, here, tasks)
@@ -138,7 +135,7 @@ def show(words: Sequence[str]) -> None:
             write_runs(options.to, file.merged(shipped, here.rows), left)
         elif options.to.suffix in file.PICTURES:
             shown = None if options.pe is None else _shown(found, tasks, options)
-            write_picture(options.to, found, tasks, options.shown, shown, options.split)
+            write_picture(options.to, found, tasks, shown)
         else:
             command = shlex.join(["pe-lab", "leaderboard", *words])
             notes = [*left, *provenance(found, tasks, digest)]
@@ -181,6 +178,17 @@ def _print(
     print_tables(options.format, tables, rows, None, notes, facts, said)
 
 
+def _print_claims(suite: Suite, shipped: pl.DataFrame, here: pl.DataFrame, form: Format) -> None:
+    path = shipped_claims(suite.name)
+    if not path.exists():
+        raise UsageError(f"suite {suite.name} ships no claims: give suite={DEFAULT}")
+    decided = decide(read_claims(path), suite, shipped, here)
+    notes = [f"{one.name} is exploratory: {one.exploratory}" for one in decided if one.exploratory]
+    facts = {"verdicts": {one.name: one.verdict for one in decided}}
+    tests = pl.concat([one.rows for one in decided])
+    print_tables(form, [claims_table(decided)], tests, None, notes, facts)
+
+
 def _why(found: Scores, here: Found, tasks: list[str], options: LeaderboardOptions) -> Verdicts:
     rows = shipped_diagnoses(found.suite, wanted=options.shipped)
     return of_scores(found, tasks, rows, here.folders)
@@ -219,10 +227,6 @@ def _tables(
         of = "by family of tasks" if options.family is None else f"on {', '.join(options.family)}"
         title = f"Success rate in % {of}, suite {found.suite.title}"
         return [overview(found, columns, title, options.sort, shown)]
-    if options.view == "across":
-        return across_tables(found, tasks, shown)
-    if options.view == "curve":
-        return [curve_table(found, tasks, shown)] if len(found.cells) else []
     made: list[Table | None] = []
     for task in tasks:
         if options.view == "tuning":
@@ -327,8 +331,6 @@ def _columns(suite: Suite, tasks: list[str], options: LeaderboardOptions) -> dic
 
 _OF_VIEW = {
     "needs": "what works on each task",
-    "across": "errors on all scored splits",
-    "curve": "success rates on all scored splits",
     "tuning": "errors in domain",
 }
 
@@ -338,19 +340,12 @@ def _check_together(options: LeaderboardOptions) -> None:
     chosen = options.model_fields_set
     without: tuple[str, ...] = ()
     why = ""
-    if options.view == "seeds":
-        if options.to is None or options.to.suffix not in file.PICTURES:
-            raise UsageError("view=seeds is a picture: give to=FILE.pdf, .svg or .png")
-        if len(options.task or ()) != 1:
-            raise UsageError("view=seeds shows one task: give task=NAME")
     if options.to is not None:
         parquet, picture = (options.to.suffix in of for of in ((file.PARQUET,), file.PICTURES))
         without = ("format", "sort", "all", "details")
         without += ("family", "task", "thresholds") if parquet else ()
         without += () if picture else ("pe",)
-        without += () if options.view == "seeds" else ("split",)
-        drawn = picture and options.shown in ("families", "curve", "seeds")
-        without += () if drawn else ("view",)
+        without += ("split",) if picture and options.shown == "families" else ("split", "view")
         every = "every split" if picture else "every entry and split"
         why = f"to={options.to} writes {'all runs' if parquet else every}"
     elif options.view not in (None, "families"):

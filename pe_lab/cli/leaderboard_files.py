@@ -31,30 +31,18 @@ def write_page(
     _say_written(path, found.rows, "{}; open it in a browser")
 
 
-def write_picture(
-    path: Path,
-    found: Scores,
-    tasks: list[str],
-    view: str,
-    shown: set[str] | None,
-    splits: list[str] | None,
-) -> None:
-    """Draw a view of these entries (None: of all)."""
+def write_picture(path: Path, found: Scores, tasks: list[str], shown: set[str] | None) -> None:
+    """Draw the heat map of these entries (None: of all)."""
     from pe_lab.report.html import drawn
-    from pe_lab.report.leaderboard import heat_map, seeds_figure, threshold_figure
+    from pe_lab.report.leaderboard import heat_map
 
     rows = found.rows.filter(pl.col("counts") & pl.col("task").is_in(tasks))
     rows = rows if shown is None else rows.filter(pl.col("entry").is_in(shown))
     if rows.is_empty():
         raise RunError(f"no run of {', '.join(tasks)} is scored: there is nothing to draw")
-    if view == "seeds":
-        spec, what = seeds_figure(found, tasks[0], shown, splits), "the errors of {}"
-    elif view == "curve":
-        spec, what = threshold_figure(found, tasks, shown), "the success rate by threshold of {}"
-    else:
-        spec, what = heat_map(found, tasks, shown=shown), "the heat map of {}"
-    content = drawn(spec, path.suffix.strip("."))
+    content = drawn(heat_map(found, tasks, shown=shown), path.suffix.strip("."))
     _write(path, content)
+    what = "the heat map of {}"
     if size := re.search(rb"MediaBox ?\[0 0 ([\d.]+) ([\d.]+)", content):
         what += ", {:.1f} x {:.1f} inches".format(*(float(side) / 72 for side in size.groups()))
     _say_written(path, rows, what)

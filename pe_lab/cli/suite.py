@@ -8,15 +8,14 @@
     pe-lab suite v2 --config-dir mine pe=mine    your encoding, like all others
     pe-lab suite v2 model=outside model.factory=mine:decoder    your model (docs/extending.md)
     pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
-    pe-lab suite v2 phases=tuning,score,more_seeds,longer,capacity    beside the default phases
+    pe-lab suite v2 phases=tuning,score,more_seeds,longer    beside the default phases
     pe-lab suite v2 shipped=false tasks=flipflop pe=rope       runs whose results are shipped, too
     pe-lab suite v2 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
 For each task and entry, learning rates are trained on the tuning seeds (tuning). The one with the
 lowest in-domain error is trained on fresh seeds (score). Phases on request: more_seeds (up to seed
-19), longer (more steps), capacity (trained on what a split measures), equal_time (as long as rope),
-equal_parameters (as large as with rope) and again (a tenth of the shipped cells a second time, in a
-runs_dir of their own). As many runs are trained at once as there are cores (hydra/launcher=basic:
+19), longer (more steps) and again (a tenth of the shipped cells a second time, in a runs_dir of
+their own). As many runs are trained at once as there are cores (hydra/launcher=basic:
 one; slurm: docs/clusters.md). Finished runs are kept: the same command does what is missing.
 docs/suite.md has the protocol.
 """
@@ -86,8 +85,7 @@ def show(words: Sequence[str]) -> None:
     from pe_lab.cli.train import arguments
     from pe_lab.config.schema import register_resolvers
     from pe_lab.suite.runner import Request, run_suite
-    from pe_lab.suite.runs import NAMES
-    from pe_lab.suite.work import Wanted, work
+    from pe_lab.suite.work import NAMES, Wanted, work
     from pe_lab.sweeps.launchers import register_choices
 
     check_known("phases={}", options.phases, NAMES)
@@ -103,29 +101,6 @@ def show(words: Sequence[str]) -> None:
     folder = [] if config_dir is None else ["--config-dir", config_dir]
     request = Request(work(suite, wanted), options.budget, options.dry, options.shipped)
     run_suite(arguments(["-m", *folder, *passed]), suite, request)
-    if suite.closing and not options.dry:
-        _close(suite, config_dir, options.others.get("runs_dir", "runs"), options.pe or [])
-
-
-def _close(suite: Suite, config_dir: str | None, runs_dir: str, names: Sequence[str]) -> None:
-    """Print the entries beside the suite's, and draw all."""
-    from pe_lab.cli import leaderboard
-    from pe_lab.results.leaderboard.file import shipped_rows
-    from pe_lab.results.leaderboard.rows import suite_rows
-    from pe_lab.results.leaderboard.scores import scores
-    from pe_lab.results.presentation.closing import closing_sentence, closing_table
-    from pe_lab.results.presentation.formats import print_tables
-
-    found = scores(suite, shipped_rows(suite)[0], suite_rows(Path(runs_dir), suite))
-    bases = dict.fromkeys(suite.split(name)[0] for name in names)
-    yours = [base for base in bases if base not in suite.entries]
-    table, sentence = closing_table(found, yours), closing_sentence(found, yours)
-    print_tables("table", [table], found.cells, None, [], {}, sentence)
-    picture = Path(runs_dir) / f"suite-{suite.name}.svg"
-    folder = [] if config_dir is None else ["--config-dir", config_dir]
-    words = [f"suite={suite.name}", f"runs_dir={runs_dir}", f"to={picture}"]
-    picture.unlink(missing_ok=True)  # that of the last time
-    leaderboard.show([*folder, *words])
 
 
 def _with_model(suite: Suite, words: list[str], config_dir: str | None) -> tuple[Suite, str]:

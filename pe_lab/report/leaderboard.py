@@ -11,11 +11,10 @@ import altair as alt
 import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.report.charts import COLOURS, CONFIG, Chart, Spec, on_white, specification
+from pe_lab.report.charts import CONFIG, Chart, Spec, specification
 from pe_lab.report.html import rendered
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row, of_grid
 from pe_lab.results.leaderboard import families
-from pe_lab.results.leaderboard.curve import TABLED, THRESHOLDS, order_at, rates_at
 from pe_lab.results.leaderboard.families import (
     Rate,
     by_family,
@@ -109,7 +108,6 @@ def leaderboard_page(
         made=datetime.now().astimezone(),
         command=command,
         overview=grid,
-        curve=threshold_chart(found, tasks),
         columns={name: column.words for name, column in found.suite.columns.items()},
         entries=dict.fromkeys(
             halves(found.suite, entry)[0].split()[0]
@@ -223,107 +221,6 @@ def _halves(
         cells.transform_filter(f"datum.kind === '{NOT_RUN}'").mark_text(color="#bbb", text="╱╱"),
         cells.mark_text(fontSize=11).encode(text="text:N", color=ink),
     ]
-
-
-def threshold_chart(
-    found: Scores, tasks: Sequence[str], shown: Collection[str] | None = None
-) -> Chart:
-    """The success rate of the entries of ``in_common`` over the threshold, a panel for each task.
-
-    The first entries by success rate are in colour, the others grey.
-
-    Args:
-        shown: these entries; None: all.
-    """
-    order = {
-        entry: halves(found.suite, entry)
-        for entry, _ in order_at(found, tasks, 1)
-        if shown is None or entry in shown
-    }
-    run = [task for task in tasks if task in {*found.cells["task"]}]
-    values: list[dict[str, Any]] = []
-    for threshold in THRESHOLDS:
-        rates = rates_at(found, {task: [task] for task in run}, threshold)
-        at = {"at": round(100 * threshold, 2)}
-        values += [
-            {"task": task, "entry": base, "part": part, "rate": round(100 * rate.share, 1), **at}
-            for entry, (base, part) in order.items()
-            for task, rate in rates.get(entry, {}).items()
-        ]
-    values += [
-        {"task": task, "limit": 100 * limit}
-        for task in run
-        for limit in {*found.suite.tasks[task].generalises.values()}
-        if limit <= THRESHOLDS[-1]
-    ]
-    parts = [part for part in found.suite.columns if part in {one for _, one in order.values()}]
-    named = list(dict.fromkeys(base for base, _ in order.values()))[: len(COLOURS)]
-    layers = alt.layer(*_curves(named, parts), data=alt.NamedData("rows"))
-    chart = layers.properties(width=165, height=110)
-    panels = chart.facet(alt.Facet("task:N", sort=run, title=None), columns=4)
-    note = "Averaged over the scored OOD splits, all with this threshold. Upright: the suite's."
-    spec = specification(panels, values) | {"config": CONFIG}
-    return Chart("thresholds", "Success rate by threshold", note, spec)
-
-
-def threshold_figure(
-    found: Scores, tasks: Sequence[str], shown: Collection[str] | None = None
-) -> Spec:
-    """The same as a picture of its own."""
-    chart = threshold_chart(found, tasks, shown)
-    return on_white(chart, f"{chart.note} Suite {found.suite.title}.")
-
-
-def _curves(named: Sequence[str], parts: Sequence[str]) -> list[alt.Chart]:
-    """The stated thresholds, the other entries in grey, and those named in colour; dashed in the
-    second column of the suite."""
-    scale = alt.Scale(type="log", domain=[100 * THRESHOLDS[0], 100 * THRESHOLDS[-1]])
-    axis = alt.Axis(title="threshold (%)", values=[100 * one for one in TABLED])
-    limit, at = (alt.X(f"{name}:Q", scale=scale, axis=axis) for name in ("limit", "at"))
-    rate = alt.Axis(title="success rate (%)", tickCount=3)
-    y = alt.Y("rate:Q", scale=alt.Scale(domain=[0, 100]), axis=rate)
-    colours = alt.Scale(domain=list(named), range=COLOURS)
-    colour = alt.Color("entry:N", scale=colours, legend=alt.Legend(title="entry"))
-    dashes = alt.Scale(domain=list(parts), range=[[1, 0], [4, 2]][: len(parts)])
-    legend = alt.Legend(title="column") if len(parts) > 1 else None
-    dash = alt.StrokeDash("part:N", scale=dashes, legend=legend)
-    chosen = alt.FieldOneOfPredicate(field="entry", oneOf=list(named))
-    base = alt.Chart()
-    line = base.mark_line(strokeWidth=2).transform_filter(chosen)
-    grey = base.mark_line(strokeWidth=1, color="var(--context)")
-    return [
-        base.mark_rule(color="var(--faint)", strokeDash=[3, 3]).encode(x=limit),
-        grey.transform_filter(alt.LogicalNotPredicate(**{"not": chosen})).encode(
-            x=at, y=y, detail=["entry:N", "part:N"], tooltip=["entry:N", "part:N"]
-        ),
-        line.encode(
-            x=at,
-            y=y,
-            color=colour,
-            strokeDash=dash,
-            tooltip=["entry:N", "part:N", "at:Q", "rate:Q"],
-        ),
-    ]
-
-
-PAPER = 396
-"""The width of a figure for a paper in points: 5.5 inches."""
-
-
-def seeds_figure(
-    found: Scores, task: str, shown: Collection[str] | None, splits: Collection[str] | None
-) -> Spec:
-    """Every seed as a dot, with k/n, for a paper: ``PAPER`` wide, with text of 8 points."""
-    splits = splits or [IN_DOMAIN, *found.suite.tasks[task].generalises]
-    columns = 2 if len(splits) in (2, 4) else min(3, len(splits))
-    names = shown if shown is not None else found.cells.filter(task=task)["entry"]
-    panel = (PAPER - 10 - 4.5 * max(map(len, names), default=0)) / columns
-    # Less k/n, and the space before the next panel.
-    chart = _seeds(found, task, shown, splits, width=int(panel) - 46, columns=columns)
-    sizes = {"labelFontSize": 8, "titleFontSize": 8}
-    looks = {name: {**CONFIG[name], **sizes} for name in ("axis", "header")}
-    looks["text"] = {"fontSize": 8}
-    return {**chart.spec, "config": {**CONFIG, **looks, "background": "#fff"}}
 
 
 def _seeds(

@@ -36,12 +36,8 @@ DEFAULT_THRESHOLD = 0.05
 
 OUTSIDE = "pe_lab.models.outside.OutsideConfig"
 
-TUNING, SCORE, OTHER_SEEDS, CAPACITY = "tuning", "score", "other_seeds", "capacity:"
-EQUAL_TIME, EQUAL_PARAMETERS, AGAIN = "equal_time", "equal_parameters", "again"
+TUNING, SCORE, OTHER_SEEDS, AGAIN = "tuning", "score", "other_seeds", "again"
 """Phases: what a run of a suite is for."""
-
-PINNED = {("v1", "fope"): ("pe.fourier_norm=true",)}
-"""Overrides of an entry of a suite that ships: its runs are older than another default of a key."""
 
 
 @closed
@@ -68,7 +64,7 @@ class Suite(SuiteFile):
 
     @property
     def version(self) -> str:
-        """Name and digest, as plans and the leaderboard have them: ``v1-38c43db3``."""
+        """Name and digest, as plans and the leaderboard have them: ``v2-2a77e5da``."""
         return f"{self.name}-{self.digest}"
 
     @property
@@ -169,7 +165,7 @@ class Suite(SuiteFile):
         """The overrides of an entry: a control, a variant, or the encoding of that name; with those
         of its column."""
         base, column = self.split(entry)
-        own = (*self.overrides.get(base, ()), *PINNED.get((self.name, base), ()))
+        own = self.overrides.get(base, ())
         words = (*self.model, *self.variants.get(base, (f"pe={base}", *own)))
         words = {**self.controls, **self.models}.get(base, words)
         return _merged(words, self.columns[column].words)

@@ -65,10 +65,10 @@ Split = Annotated[str, AfterValidator(_out_of_domain)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 
-Phase = Literal[
-    "tuning", "score", "more_seeds", "longer", "capacity", "equal_time", "equal_parameters", "again"
-]
+Phase = Literal["tuning", "score", "more_seeds", "longer", "again"]
 """What runs of a suite are for, as one asks for them."""
+FORMER = Literal["equal_time", "equal_parameters"]
+"""Phases that suite v2 names and whose runs ship; they are not run any more."""
 
 
 @closed
@@ -217,7 +217,7 @@ class Group:
     tasks: Several[str]
     entries: Several[str]
     columns: Several[str]
-    phases: Several[Phase] = ("tuning", "score")
+    phases: Several[Phase | FORMER] = ("tuning", "score")
     seeds: Count | None = None
     yours: bool = True
 
@@ -234,7 +234,6 @@ class SuiteFile:
         controls: name -> overrides of an entry that is no encoding.
         columns: what is varied beside the encoding; entries of the first one have plain names.
         parts: number -> groups of runs, in the order of the work; none: all at once.
-        closing: ``pe-lab suite`` ends with your entries beside the suite's.
     """
 
     protocol: Protocol
@@ -249,7 +248,6 @@ class SuiteFile:
     common: Words
     tasks: Annotated[dict[str, SuiteTask], Field(min_length=1)]
     parts: dict[int, tuple[Group, ...]] = field(default_factory=dict)
-    closing: bool = False
 
     @property
     def entries(self) -> list[str]:

@@ -1,14 +1,13 @@
 """The runs of a suite: each task with each entry is composed once, its runs differ in rate, seed
 and steps; what is known of those that are over; and the runs of each phase of the protocol."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import polars as pl
 from omegaconf import DictConfig
@@ -21,21 +20,17 @@ from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.rng import generator
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.leaderboard.entries import BASELINE, equal_time, relative_cost, steps_of
+from pe_lab.results.leaderboard.entries import BASELINE, relative_cost, steps_of
 from pe_lab.results.leaderboard.file import shipped_rows
 from pe_lab.results.leaderboard.scores import precedence
 from pe_lab.results.leaderboard.tuning import FAILED, Measured
 from pe_lab.results.suite import (
     AGAIN,
-    CAPACITY,
-    EQUAL_PARAMETERS,
-    EQUAL_TIME,
     SCORE,
     TUNING,
     Suite,
     task_digest,
 )
-from pe_lab.results.suite_file import Phase
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.work import DEFAULT
 from pe_lab.sweeps.jobs import Job
@@ -275,9 +270,6 @@ def _pair(error: float | None, loss: float | None) -> Measured:
 
 EVERY = 10
 """Of this many cells, a task with an entry, one is run ``again``."""
-EQUAL = 0.01
-"""The most by which numbers of parameters may differ to be equal."""
-NAMES = get_args(Phase)
 
 
 class Phases:
@@ -323,64 +315,7 @@ class Phases:
         elif phase == "longer":
             for times in self.suite.protocol.longer:
                 yield base, f"steps_x{times}", times * base.steps
-        elif phase == "capacity":
-            for split in self.suite.tasks[base.task].generalises:
-                if at := self.composer.base(base.task, base.entry, *trained_at(base, split)):
-                    yield at, f"{CAPACITY}{split}", None
-        elif phase == EQUAL_TIME:
-            encoding = self.suite.split(base.entry)[0]
-            steps = equal_time(encoding, base.steps, base.plan.dims.train_len)
-            if steps is None:
-                self._refuse(base, phase, "its cost is not known")
-            else:
-                yield base, EQUAL_TIME, steps
-        elif at := self._as_large(base):
-            yield at, EQUAL_PARAMETERS, None
 
     def _is_drawn(self, base: Base) -> bool:
         """Whether a cell is one of those that are run again, whatever its result is."""
         return generator(0, self.suite.version, base.task, base.entry).integers(EVERY) == 0
-
-    def _as_large(self, base: Base) -> Base | None:
-        baseline = self.composer.base(base.task, BASELINE)
-        if baseline is None or base.plan.config.model.get("d_ff", 0) is not None:
-            self._refuse(base, EQUAL_PARAMETERS, "its model has no d_ff to change")
-            return None
-        width = f"model.d_ff={equal_width(base, baseline)}"
-        if (at := self.composer.base(base.task, base.entry, width)) is None:
-            return None
-        wanted, found = _parameters(baseline.plan), _parameters(at.plan)
-        if abs(found - wanted) > EQUAL * wanted:
-            reason = f"{found} parameters are the nearest to {wanted}, those of {BASELINE}"
-            self._refuse(base, EQUAL_PARAMETERS, reason)
-            return None
-        return at
-
-    def _refuse(self, base: Base, phase: str, reason: str) -> None:
-        self.composer.refusals[base.task, f"{base.entry}, {phase}"] = reason
-
-
-def trained_at(base: Base, split: str) -> list[str]:
-    """The overrides that train a task on what one of its splits measures."""
-    changes = base.plan.config.task["splits"][split]
-    by_length = base.plan.config.train.length is not None
-    words = [
-        f"{'train.length' if key == 'length' and by_length else f'task.{key}'}={value}"
-        for key, value in changes.items()
-    ]
-    return [*words, "task.splits={}"]
-
-
-def equal_width(base: Base, baseline: Base) -> int:
-    """The ``model.d_ff`` with which the whole model has as nearly as possible as many parameters as
-    the baseline's; the smaller one of two that are equally near."""
-    config: Any = base.plan.model_config
-    width: int = config.ff_width
-    wanted, now = _parameters(baseline.plan), _parameters(base.plan)
-    wider = replace(base.plan, model_config=replace(config, d_ff=width + 1))
-    each = _parameters(wider) - now
-    return max(1, width + math.ceil((wanted - now) / each - 0.5))
-
-
-def _parameters(plan: Plan) -> int:
-    return sum(p.numel() for p in plan.model().parameters())

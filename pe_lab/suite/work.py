@@ -3,14 +3,16 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import product
+from typing import get_args
 
 from pe_lab.core.errors import UsageError
 from pe_lab.core.suggest import check_known
 from pe_lab.results.suite import Suite
-from pe_lab.results.suite_file import Group
+from pe_lab.results.suite_file import Group, Phase
 
 DEFAULT = ("tuning", "score")
 """The phases that are run unless others are asked for."""
+NAMES = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _chosen(suite: Suite, wanted: Wanted, part: str, group: Group) -> Work:
         if (name := suite.named(base, column)) is not None
         and (not wanted.entries or base in wanted.entries or name in wanted.entries)
     ]
-    phases: list[str] = [*group.phases]
+    phases: list[str] = [phase for phase in group.phases if phase in NAMES]
     if wanted.phases:
         phases = [p for p in wanted.phases if p in phases or phases == [*DEFAULT]]
     tasks = [task for task in group.tasks if task in wanted.tasks or not wanted.tasks]

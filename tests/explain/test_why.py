@@ -302,7 +302,7 @@ def test_an_encoding_of_the_users_own_needs_no_line_for_it(here, tmp_path, monke
         (["run=alibi/seed0", "split=nope"], ["split=nope", "sparse"]),
         (["run=none"], ["model=transformer", "lstm"]),
         (["run=alibi", "out=why.gif"], ["out=why.gif", ".svg"]),
-        (["run=alibi", "suite=v1"], ["suite=", "out=FILE.parquet"]),
+        (["run=alibi", "suite=quick"], ["suite=", "out=FILE.parquet"]),
         (["run=nothing"], ["run=nothing"]),
         (["run=alibi", "out=no/why.svg"], ["no is not a folder"]),
         (["task=recall"], ["task=recall", "train"]),

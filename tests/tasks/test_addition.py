@@ -3,20 +3,13 @@
 from itertools import permutations
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.core.rng import generator
-from pe_lab.experiment.run import evaluation_sets
-from pe_lab.results.leaderboard import file
-from pe_lab.results.leaderboard.scores import scores
-from pe_lab.results.suite import load_suite
 from pe_lab.tasks.addition import Addition
 from pe_lab.tasks.group_word import GroupWord
-from pe_lab.train.plan import plan
 
 
 def split_hints(words):
@@ -271,21 +264,3 @@ def test_lengths_are_of_whole_steps():
     task = group_word(min_steps=3, max_steps=6, tokens_per_step=4).at_length(51)
     assert (task.n_tokens, task.min_steps, task.max_steps) == (48, 6, 12)
     assert group_word(tokens_per_step=4, start=True).at_length(48).n_tokens == 45
-
-
-def test_the_floor_of_parity_without_a_start_token():
-    """Of the suite's words: an even number of swaps and nothing else so far. Path makes these
-    errors and no other in domain, in each of the shipped runs, and at twice the length in most."""
-    suite = load_suite("v1")
-    (job,) = checked_jobs([*suite.common, *suite.model, *suite.tasks["parity"].words, "pe=path"])
-    sets = evaluation_sets(plan(job))
-    rows = file.shipped_rows(suite)[0]
-    found = scores(suite, rows, rows.clear()).rows.filter(task="parity", entry="path", counts=True)
-    for split in ("in_domain", "long_x2"):
-        swaps = np.logical_and.accumulate(sets[split].tokens == 1, axis=1)
-        floor = int(swaps[:, 1::2].sum())
-        wrong = found.filter(split=split).select(pl.col("error") * pl.col("n")).to_series()
-        assert len(wrong) == 20
-        assert wrong.round(6).min() == floor
-        assert (wrong.round(6) == floor).sum() >= (20 if split == "in_domain" else 15)
-        assert floor / swaps.shape[0] == pytest.approx(1 / 3, abs=0.05)

@@ -5,18 +5,16 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.resources import files
 from math import comb
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import polars as pl
-import yaml
 from pydantic import Field, model_validator
 
-from pe_lab.core.errors import DamagedError, PeLabError, UsageError, writing
-from pe_lab.core.files import replace_file
+from pe_lab.core.errors import DamagedError, PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
 from pe_lab.core.suggest import check_known
@@ -30,7 +28,6 @@ logger = logging.getLogger("pe_lab")
 
 FILE = "claims.yaml"
 """Below ``runs_dir``: the claims by which the leaderboard calls its runs planned."""
-SEE = "docs/plans.md"
 PHASES = (SCORE, OTHER_SEEDS)
 """The phases of the runs that a claim is about: those of the suite's number of steps."""
 Threshold = Annotated[float, Field(ge=0, lt=1)]
@@ -95,7 +92,7 @@ class Claim:
 
 @closed
 class Claims:
-    """A file of claims about a suite, which it has by name and digest: ``v1-38c43db3``."""
+    """A file of claims about a suite, which it has by name and digest: ``v2-2a77e5da``."""
 
     suite: str
     claims: Annotated[dict[str, Claim], Field(min_length=1)]
@@ -121,7 +118,7 @@ def read_claims(path: Path) -> Claims:
         DamagedError: a claim was changed after it was registered.
     """
     keys = [*Claims.__annotations__, *Claim.__annotations__]
-    claims, _ = read_checked(path, Claims, keys, SEE)
+    claims, _ = read_checked(path, Claims, keys, "docs/suite.md")
     for name, claim in claims.claims.items():
         if claim.digest is not None and claim.digest != digest_of(claims.suite, vars(claim)):
             raise DamagedError(
@@ -144,37 +141,6 @@ def check_claims(path: Path, claims: Claims, suite: Suite, entries: Sequence[str
             checks += [(f"tasks.{task}", split, known) for split in claim.tasks[task]]
         for key, value, known in checks:
             check_known(f"{path}: claims.{name}.{key}: {{}} is unknown", [value], known)
-
-
-def register(
-    path: Path, claims: Claims, suite: Suite, rows: pl.DataFrame, revision: str | None
-) -> list[str]:
-    """Add time, revision and digest to the claims in a file that have none, and return their names.
-
-    Args:
-        rows: of all runs whose numbers are known; one made again has the same numbers.
-
-    Raises:
-        UsageError: a seed of a claim is for tuning, or its numbers are known.
-        MachineError: the file cannot be written.
-    """
-    named, now = dict(claims.claims), datetime.now(UTC).isoformat()
-    new = [name for name, claim in named.items() if claim.digest is None]
-    for name in new:
-        known = {*rows.filter(named[name].names)["seed"], *suite.protocol.tuning_seeds}
-        if used := sorted(known & {*named[name].seeds}):
-            raise UsageError(
-                f"{path}: claims.{name}.seeds: the numbers of seed {used[0]} are known or for "
-                f"tuning: choose other seeds, such as {max(known) + 1} or more"
-            )
-        content = {**vars(named[name]), "written": now, "git_revision": revision}
-        named[name] = Claim(**{**content, "digest": digest_of(claims.suite, content)})
-    plain = {name: json.loads(json.dumps(vars(claim))) for name, claim in named.items()}
-    content = {"suite": claims.suite, "claims": plain}
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-    with writing(path, "another file"):
-        replace_file(path, text.encode())
-    return new
 
 
 def shipped_claims(name: str) -> Path:
@@ -288,23 +254,6 @@ def evaluate(
             ]
             found += [_tested(claim, (task, split, limit), sides[0], b) for b in sides[1:]]
     return pl.DataFrame(found, SCHEMA)
-
-
-def commands(claim: Claim, suite: Suite, rates: Mapping[tuple[str, str], float]) -> list[list[str]]:
-    """The arguments of ``pe-lab`` that make the runs of a claim: of the suite, which tunes too, or
-    with the chosen rates for other seeds than the suite's."""
-    pairs = [(task, entry) for task in claim.tasks for entry in claim.encodings]
-    entries = [f"pe={','.join(claim.encodings)}", f"tasks={','.join(claim.tasks)}"]
-    line = ["suite", suite.name, *entries]
-    if {*claim.seeds} <= {*range(suite.protocol.seeds)}:
-        return [line]
-    seeds = f"seed={','.join(map(str, claim.seeds))}"
-    lines = [
-        ["-m", *suite.run_words(task, entry),
-         f"train.lr={rates.get((task, entry), 'RATE')}", seeds]
-        for task, entry in pairs
-    ]  # fmt: skip
-    return lines if rates.keys() >= {*pairs} else [[*line, "phases=tuning"], *lines]
 
 
 def p_value(a: Sequence[float], b: Sequence[float], threshold: float) -> float:

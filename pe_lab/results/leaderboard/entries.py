@@ -13,15 +13,12 @@ import yaml
 
 from pe_lab.results.reader import Record, Setting, defaults, same, text
 from pe_lab.results.suite import (
-    CAPACITY,
-    EQUAL_TIME,
     OTHER_SEEDS,
     OUTSIDE,
     SCORE,
     TUNING,
     Suite,
     suites,
-    task_digest,
 )
 
 BASELINE = "rope"
@@ -44,18 +41,6 @@ def relative_cost(encoding: str, length: int) -> float | None:
     return row[nearest] / baseline[nearest]
 
 
-def equal_time(encoding: str, steps: int, length: int) -> int | None:
-    """The steps that take as long as ``steps`` do with rope; None for an encoding without a
-    cost."""
-    cost = relative_cost(encoding, length)
-    return None if cost is None else max(1, round(steps / cost))
-
-
-def equal_times(encoding: str, steps: int) -> set[int]:
-    """``equal_time`` for each measured length."""
-    return {equal_time(encoding, steps, n) or steps for n in _table().get(encoding, ())}
-
-
 OTHER = "other"
 """The phase of a run that the protocol does not have."""
 OUTSIDE_KEYS = ("model.factory", "model.arguments.", "positions.")
@@ -70,35 +55,21 @@ class Place:
         task: the suite's name of the task.
         entry: the encoding or the control in its column, with the keys in which it departs from
             its yaml: ``cope``, ``cope+conv``, ``lstm``, ``cope npos=16``.
-        capacity: the split whose sequences the run was trained on, else None.
         unknown: keys and values of an encoding of the user's, whose defaults are not known here.
     """
 
     task: str
     entry: str
-    capacity: str | None = None
     unknown: tuple[tuple[str, str], ...] = ()
 
 
 class Places:
-    """The places of these configurations, each looked up once.
-
-    A run trained at a split ("capacity") is recognised only beside a run of the task itself, whose
-    configuration says what the split is.
-    """
+    """The places of these configurations, each looked up once."""
 
     def __init__(self, suite: Suite, settings: Iterable[Setting]) -> None:
         self.suite = suite
         distinct = {id(one): one for one in settings}
         self._tasks = {n: suite.task_of(one.config, one.contents) for n, one in distinct.items()}
-        self._at_splits: dict[str, tuple[str, str]] = {}
-        # The same for every entry.
-        for task, setting in {task: distinct[n] for n, task in self._tasks.items()}.items():
-            config = setting.config
-            for split in () if task is None else suite.tasks[task].generalises:
-                keys = {**config["task"], **config["task"]["splits"].get(split, {}), "splits": {}}
-                digest = task_digest({**config, "task": keys}, setting.contents)
-                self._at_splits.setdefault(digest, (str(task), split))
 
     def task(self, setting: Setting) -> str | None:
         """The suite's task of a configuration; None: it is of none."""
@@ -106,14 +77,10 @@ class Places:
 
     def place(self, setting: Setting, names: Mapping[str, Any]) -> Place | None:
         """Where a configuration belongs; None: nowhere in this suite."""
-        capacity = None
         if (task := self.task(setting)) is None:
-            at_split = self._at_splits.get(task_digest(setting.config, setting.contents))
-            if at_split is None:
-                return None
-            task, capacity = at_split
+            return None
         entry, unknown = _entry(self.suite, setting, names)
-        return Place(task, entry, capacity, unknown)
+        return Place(task, entry, unknown)
 
 
 def placed(records: Iterable[Record], suite: Suite) -> list[tuple[Record, Setting, Place]]:
@@ -165,26 +132,23 @@ def _entry(
 def phase_of(
     suite: Suite, place: Place, seed: int, seed_init: int, train: Mapping[str, Any]
 ) -> str:
-    """``tuning``, ``score``, ``steps_x2``, ``capacity:<split>``, ``equal_time``; ``other_seeds``:
-    as the score, but of a seed that the protocol does not have and that could be picked by its
-    result, unless a plan names it; or ``other``: a run that the protocol does not have, such as one
-    of another rate or number of steps, or with seeds of weights and data that differ."""
+    """``tuning``, ``score``, ``steps_x2``; ``other_seeds``: as the score, but of a seed that the
+    protocol does not have; or ``other``: a run that the protocol does not have, such as one of
+    another rate or number of steps, or with seeds of weights and data that differ."""
     protocol, entry = suite.protocol, place.entry.partition(" ")[0]
     steps = suite.times_steps(entry) * steps_of(suite, place.task)
     if seed != seed_init or not any(same(train["lr"], rate) for rate in protocol.all_rates):
         return OTHER
     times, left = divmod(train["steps"], steps)
     if seed in protocol.tuning_seeds:
-        return TUNING if (times, left, place.capacity) == (1, 0, None) else OTHER
+        return TUNING if (times, left) == (1, 0) else OTHER
     if seed >= max(protocol.seeds, protocol.more_seeds):
-        return OTHER_SEEDS if (times, left, place.capacity) == (1, 0, None) else OTHER
-    if place.capacity is not None:
-        return f"{CAPACITY}{place.capacity}" if (times, left) == (1, 0) else OTHER
+        return OTHER_SEEDS if (times, left) == (1, 0) else OTHER
     if (times, left) == (1, 0):
         return SCORE
     if not left and times in protocol.longer:
         return f"steps_x{times}"
-    return EQUAL_TIME if train["steps"] in equal_times(suite.split(entry)[0], steps) else OTHER
+    return OTHER
 
 
 @cache

@@ -16,14 +16,8 @@ from pe_lab.results.statistics.across_tasks import (
     Pair,
     differing,
     holm,
-    improvement_interval,
-    iqm,
     least_p_possible,
     pairs,
-    performance_profile,
-    probability_of_improvement,
-    shared,
-    sign_test,
 )
 from pe_lab.results.statistics.seeds import stratified_interval
 from pe_lab.results.suite import TUNING, Suite
@@ -300,97 +294,3 @@ def ordered(
         return -sum(rate.tasks for rate in found), [-s for s in sorted(r.share for r in found)]
 
     return sorted(entries, key=key)
-
-
-BASELINE = "rope"
-TAUS = (0.02, 0.1, 0.5)
-"""Of the errors relative to guessing, for the profile's columns."""
-Interval = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class OverTasks:
-    """An entry over several tasks, all with the same weight.
-
-    Args:
-        runs: of all tasks.
-        iqm: the interquartile mean of the errors.
-        lower_than, higher_than: the other entries that it errs significantly less or more than.
-        better: the probability of a lower error than the baseline's, and its interval.
-        profile: the share of runs with at most each error of ``TAUS``.
-    """
-
-    runs: int
-    iqm: float
-    lower_than: frozenset[str]
-    higher_than: frozenset[str]
-    better: tuple[float, Interval] | None
-    profile: Sequence[float]
-
-
-def over_tasks(
-    found: Scores, tasks: Sequence[str]
-) -> list[tuple[tuple[str, ...], dict[str, OverTasks]]]:
-    """For each set of tasks that some entry has run, the largest first: every entry that has all
-    of them, the lowest interquartile mean first. Numbers over other tasks would not compare."""
-    values = normalised(found, tasks)
-    sets = {tuple(task for task in tasks if task in of) for of in values.values()}
-    return [
-        (
-            one,
-            _compared(
-                {
-                    entry: {task: of[task] for task in one}
-                    for entry, of in values.items()
-                    if set(one) <= set(of)
-                }
-            ),
-        )
-        for one in sorted(sets, key=lambda one: (-len(one), one))
-    ]
-
-
-def _compared(values: dict[str, ByTask]) -> dict[str, OverTasks]:
-    differ = differing(pairs(values, sign_test))
-    baseline = values.get(BASELINE)
-    found = {}
-    for entry in sorted(values, key=lambda entry: iqm(values[entry])):
-        of = values[entry]
-        lower = {e for e in differ[entry] if _lower_more_often(of, values[e])}
-        better = None
-        if entry != BASELINE and baseline is not None and shared(of, baseline):
-            better = probability_of_improvement(of, baseline), improvement_interval(of, baseline)
-        found[entry] = OverTasks(
-            runs=sum(map(len, of.values())),
-            iqm=iqm(of),
-            lower_than=frozenset(lower),
-            higher_than=frozenset(differ[entry] - lower),
-            better=better,
-            profile=performance_profile(of, TAUS),
-        )
-    return found
-
-
-def _lower_more_often(a: ByTask, b: ByTask) -> bool:
-    return sum(int((x < y).sum()) - int((x > y).sum()) for x, y in shared(a, b)) > 0
-
-
-def normalised(found: Scores, tasks: Sequence[str]) -> dict[str, ByTask]:
-    """entry -> task -> seed -> the error divided by that of guessing, at most 1, its mean over the
-    scored splits; of the seeds that the protocol gives every entry."""
-    scored = found.rows.filter(
-        pl.col("counts")
-        & (pl.col("seed") < found.suite.protocol.seeds)
-        & pl.col("threshold").is_not_null()
-        & (pl.col("split") != IN_DOMAIN)
-        & pl.col("task").is_in(list(tasks))
-    )
-    guess = scored.group_by("task", "split").agg(usual=pl.col("guess").median())
-    # A run that failed did not measure what guessing gives.
-    share = pl.col("error").fill_null(WORST) / pl.coalesce("guess", "usual", pl.lit(WORST))
-    runs = (
-        scored.join(guess, on=["task", "split"], how="left", maintain_order="left")
-        .group_by("entry", "task", "seed", maintain_order=True)
-        .agg(share.clip(upper_bound=1).mean().alias("share"))
-    )
-    return _by_seed(runs, runs["entry"].unique(maintain_order=True))

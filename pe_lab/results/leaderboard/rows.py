@@ -197,8 +197,7 @@ def _rows(
     if facts["state"] == "finished":
         splits = facts["splits"]
     else:
-        splits = [IN_DOMAIN]
-        splits += [] if place.capacity else suite.tasks[place.task].generalises
+        splits = [IN_DOMAIN, *suite.tasks[place.task].generalises]
     for split in splits:
         measured = (metrics.get(metric_name(split, m)) for m in MEASURED)
         yield (*run, split, *measured, *cost, *made)

@@ -1,6 +1,5 @@
 """From runs to scores: which of them count, at which rate, and how many of them generalise."""
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,10 +7,9 @@ import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
-from pe_lab.results.leaderboard.entries import BASELINE
 from pe_lab.results.leaderboard.tuning import FAILED, Measured, Tuning, chosen_rate, next_runs
 from pe_lab.results.statistics.seeds import rate_of, with_rates
-from pe_lab.results.suite import CAPACITY, EQUAL_PARAMETERS, SCORE, TUNING, Suite
+from pe_lab.results.suite import SCORE, TUNING, Suite
 from pe_lab.results.suite_file import Protocol
 
 WORST = 1.0
@@ -64,7 +62,6 @@ def scores(
     rows = rows.join(
         _second(rows, later), on=["run_id", "split"], how="left", maintain_order="left"
     )
-    rows = with_equal_parameters(rows, suite)
     limits = pl.DataFrame(
         [
             (task, split, value)
@@ -99,8 +96,7 @@ def _second(first: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
 
 def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
     """For each task and entry ``chosen``, the rate that tuning chose (null where all its runs
-    failed), and ``rates``, how many were tried on all tuning seeds, or ruled out by the search.
-    Where there are no tuning runs, the rate of most runs, and 0."""
+    failed), and ``rates``, how many were tried on all tuning seeds, or ruled out by the search."""
     inside = rows.filter(pl.col("split") == IN_DOMAIN)
     measured: dict[tuple[str, str], dict[float, dict[int, Measured]]] = {}
     tuning = inside.filter(pl.col("phase") == TUNING)
@@ -110,7 +106,7 @@ def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
         one = FAILED if numbers[0] is None else (numbers[0], numbers[1])
         measured.setdefault((task, entry), {}).setdefault(lr, {})[seed] = one
     schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}
-    tuned = pl.DataFrame(
+    return pl.DataFrame(
         [
             (
                 *key,
@@ -122,16 +118,6 @@ def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
         schema,
         orient="row",
     )
-    untuned = (
-        inside.filter(pl.col("phase") == SCORE)
-        .join(tuned, on=["task", "entry"], how="anti")
-        .group_by("task", "entry", "lr")
-        .len()
-        .sort("task", "entry", "len", "lr", descending=[False, False, True, False])
-        .group_by("task", "entry", maintain_order=True)
-        .agg(chosen=pl.col("lr").first(), rates=pl.lit(0, pl.Int64))
-    )
-    return pl.concat([tuned, untuned])
 
 
 def _tried(protocol: Protocol, found: Tuning) -> int:
@@ -141,16 +127,8 @@ def _tried(protocol: Protocol, found: Tuning) -> int:
 
 
 def cells_of(found: Scores, phase: str) -> pl.DataFrame:
-    """The cells of another phase than the score: more steps, or trained at a split. Its runs have
-    the chosen rate too; of those trained at a split, what was in domain is that split."""
+    """The cells of another phase than the score, at the chosen rate."""
     rows = found.rows.filter(_at_chosen_rate(phase))
-    if phase.startswith(CAPACITY):
-        split = phase.removeprefix(CAPACITY)
-        limits = {name: task.threshold(split) for name, task in found.suite.tasks.items()}
-        rows = rows.filter(pl.col("split") == IN_DOMAIN).with_columns(
-            split=pl.lit(split),
-            threshold=pl.col("task").replace_strict(limits, return_dtype=pl.Float64),
-        )
     return _cells(rows.with_columns(counts=pl.lit(True)))
 
 
@@ -275,43 +253,3 @@ def once(shipped: pl.DataFrame, others: pl.DataFrame) -> tuple[pl.DataFrame, lis
         )
         first = first.join(kept, on="run_id", how="semi")
     return first, notes
-
-
-_WIDTH = re.compile(r"(\S+) model\.d_ff=\d+")
-
-
-def with_equal_parameters(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
-    """The rows, those of runs that differ from an entry in ``model.d_ff`` alone, and have as nearly
-    as possible as many parameters as with rope on that task, as runs of that entry in the phase
-    ``equal_parameters``. Elsewhere they are an entry, ``cope model.d_ff=251``.
-
-    A folder of runs does not say how many parameters rope has: that is known of all runs together.
-    """
-    unit = _unit(suite)
-    entries = [e for e in rows.filter(phase=SCORE)["entry"].unique() if _WIDTH.fullmatch(e)]
-    if unit is None or not entries:
-        return rows
-    own = pl.col("phase").is_in([TUNING, SCORE]) & (pl.col("entry") == BASELINE)
-    rope = rows.filter(own).group_by("task").agg(_rope=pl.col("parameters").max())
-    far = (pl.col("parameters") - pl.col("_rope")).abs()
-    equal = pl.col("entry").is_in(entries) & (pl.col("phase") == SCORE) & (far <= unit / 2)
-    base = pl.col("entry").str.extract(_WIDTH.pattern)
-    return (
-        rows.join(rope, on="task", how="left", maintain_order="left")
-        .with_columns(
-            entry=pl.when(equal).then(base).otherwise("entry"),
-            phase=pl.when(equal).then(pl.lit(EQUAL_PARAMETERS)).otherwise("phase"),
-        )
-        .drop("_rope")
-    )
-
-
-def _unit(suite: Suite) -> int | None:
-    """The parameters of one unit of ``model.d_ff``: in each layer its weights to and from it and a
-    bias; None where the suite's model does not say."""
-    words = dict(word.partition("=")[::2] for word in suite.model)
-    sizes = [words.get(f"model.{key}", "") for key in ("n_layers", "d_model")]
-    if not all(size.isdigit() for size in sizes) or "model.activation" in words:
-        return None
-    n_layers, width = map(int, sizes)
-    return n_layers * (2 * width + 1)

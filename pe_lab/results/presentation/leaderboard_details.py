@@ -1,5 +1,5 @@
 """Further tables and notes of ``pe-lab leaderboard``: other phases, learning rates, several tasks,
-and how the runs were made; and those of ``pe-lab plan``. docs/method.md defines
+and how the runs were made; and claims. docs/method.md defines
 what they show."""
 
 import re
@@ -13,26 +13,17 @@ from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.claims import Decided, learned
-from pe_lab.results.leaderboard.curve import TABLED, in_common, order_at, rates_at
 from pe_lab.results.leaderboard.entries import OTHER, Place
-from pe_lab.results.leaderboard.families import (
-    BASELINE,
-    TAUS,
-    OverTasks,
-    entry_order,
-    over_tasks,
-)
+from pe_lab.results.leaderboard.families import entry_order
 from pe_lab.results.leaderboard.rows import Found
 from pe_lab.results.leaderboard.scores import Scores, cells_of
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.leaderboard import (
     UNLEARNED,
     cells_of_task,
-    display_name,
     seeds_cell,
-    share_text,
 )
-from pe_lab.results.suite import CAPACITY, OTHER_SEEDS, SCORE, TUNING, Suite
+from pe_lab.results.suite import OTHER_SEEDS, SCORE, TUNING, Suite
 
 MOST = 12
 """Failures that are named one by one."""
@@ -42,95 +33,17 @@ VARYING = re.compile(r"\S*[/\d]\S*")
 """Paths and numbers, in which the messages of one kind of failure differ."""
 
 
-def across_tables(
-    found: Scores, tasks: Sequence[str], shown: Collection[str] | None = None
-) -> list[Table]:
-    """A table for each set of tasks that some entry has run: interquartile mean, how many entries
-    an entry differs from, probability of a lower error than rope, performance profile."""
-    return [_across(found, of, one, shown) for one, of in over_tasks(found, tasks)]
-
-
-def _across(
-    found: Scores, of: dict[str, OverTasks], tasks: Sequence[str], shown: Collection[str] | None
-) -> Table:
-    def line(entry: str) -> list[Cell]:
-        one = of[entry]
-        better = ("", "")
-        if one.better is not None:
-            share, (low, high) = one.better
-            better = f"{share:.2f}", f"[{low:.2f}, {high:.2f}]"
-        return [
-            Cell(display_name(found, entry, tasks)),
-            Cell(str(one.runs)),
-            Cell(f"{one.iqm:.2f}"),
-            Cell(str(len(one.lower_than))),
-            Cell(str(len(one.higher_than))),
-            Cell(better[0], detail=better[1]),
-            *(Cell(f"{share:.2f}") for share in one.profile),
-        ]
-
-    controls = entry_order(found, tasks)[1]
-    rows = [e for e in of if e not in controls and (shown is None or e in shown)]
-    return Table(
-        title=f"Error relative to guessing over {counted(len(tasks), 'task')}: {', '.join(tasks)}",
-        columns=[
-            *("entry", "runs", "IQM", "lower than", "higher than", f"P(lower than {BASELINE})"),
-            *(f"runs <= {tau}" for tau in TAUS),
-        ],
-        words=1,
-        rows=[line(entry) for entry in rows],
-        caption="Seeds 0 to 7 at most. lower than: how many entries have a significantly higher "
-        "error on the seeds that both have; higher than: a lower one.",
-        closing=[line(entry) for entry in controls if entry in of],
-    )
-
-
-def curve_table(found: Scores, tasks: Sequence[str], shown: Collection[str] | None) -> Table:
-    """A row an entry, a column a threshold of all scored splits: the success rate."""
-    _, common = in_common(found, tasks)
-    columns = [rates_at(found, {"all": common}, threshold) for threshold in TABLED]
-    order = [entry for entry, _ in order_at(found, tasks, 1)]
-    controls = entry_order(found, tasks)[1]
-
-    def line(entry: str) -> list[Cell]:
-        shares = (column[entry]["all"].share for column in columns)
-        return [Cell(display_name(found, entry, common)), *(Cell(share_text(s)) for s in shares)]
-
-    return Table(
-        title=f"Success rate in % by threshold over {counted(len(common), 'task')}: "
-        f"{', '.join(common)}",
-        columns=["entry", *(f"<= {percent(threshold)} %" for threshold in TABLED)],
-        words=1,
-        rows=[line(e) for e in order if e not in controls and (shown is None or e in shown)],
-        caption=order_sentence(found, tasks),
-        closing=[line(entry) for entry in controls if entry in order],
-    )
-
-
-def order_sentence(found: Scores, tasks: Sequence[str], first: int = 3) -> str:
-    """Which entries come first at half and at twice the stated thresholds."""
-    half, twice = (
-        ", ".join(f"{entry} {share_text(share)}" for entry, share in order[:first])
-        for order in (order_at(found, tasks, times) for times in (0.5, 2))
-    )
-    if not half:
-        return ""
-    return f"Highest success rates in % at half the thresholds: {half}; at twice: {twice}."
-
-
 def phases_table(found: Scores, task: str) -> Table | None:
-    """A row for each entry and phase beside the score: error at 2 and 4 times the steps, trained at
-    the split, in equal time or with equal parameters; of these entries the score too. None where
-    there are none."""
+    """A row for each entry and phase beside the score: at more steps; of these
+    entries the score too. None where there are none."""
     splits = [IN_DOMAIN, *found.suite.tasks[task].generalises]
     phases = found.rows.filter(pl.col("task") == task)["phase"].unique().sort()
     others: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for phase in phases:
         if phase in (TUNING, SCORE, OTHER, OTHER_SEEDS):
             continue
-        name = CAPACITY.strip(":") if phase.startswith(CAPACITY) else phase
         for row in cells_of(found, phase).filter(pl.col("task") == task).iter_rows(named=True):
-            others.setdefault((row["entry"], name), {})[row["split"]] = row
+            others.setdefault((row["entry"], phase), {})[row["split"]] = row
     if not others:
         return None
     begun = {entry for entry, _ in others}
@@ -234,7 +147,7 @@ def planned_note(digests: Sequence[str | None]) -> str:
     """
     runs, named = counted(len(digests), "run"), [digest for digest in digests if digest]
     if not named:
-        return f"exploratory: no claim (pe-lab plan) names any of these {runs}"
+        return f"exploratory: no claim names any of these {runs}"
     return f"planned: {len(named)} of {runs}, by {counted(len({*named}), 'claim')}"
 
 

@@ -20,7 +20,7 @@ from pe_lab.results.leaderboard.families import (
 from pe_lab.results.leaderboard.scores import Scores, paired
 from pe_lab.results.presentation.formats import Cell, Table
 from pe_lab.results.presentation.leaderboard import UNLEARNED
-from pe_lab.results.presentation.leaderboard_details import at_ends, order_sentence
+from pe_lab.results.presentation.leaderboard_details import at_ends
 from pe_lab.results.suite import Suite
 
 WIDTH = 22
@@ -210,8 +210,7 @@ def headline(found: Scores, tasks: Sequence[str]) -> str:
 
 
 def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
-    """Five sentences: what a row means, and what it does not show; none without scores, and none
-    on the order of entries that share no task."""
+    """Four sentences: what a row means, and what it does not show; none without scores."""
     if not needs(found, tasks):
         return []
     suite = found.suite
@@ -234,7 +233,6 @@ def doubts(found: Scores, tasks: Sequence[str]) -> list[str]:
         "An entry works if the 95 % interval of k/n lies above 50 %; "
         f"{UNLEARNED}: most seeds do not learn the task.",
         f"The model is small ({size}) and the tasks are synthetic: larger ones may differ.",
-        order_sentence(found, tasks, 1),
         beyond and f"{beyond[0].upper()}{beyond[1:]}.",
         f"{differ}; {known}.",
     ]
