@@ -39,7 +39,7 @@ from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
 from pe_lab.experiment.provenance import environment, keep_freed_memory
 from pe_lab.kernels.apply import accelerate
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.train.encodings import build_encodings
 
 BASELINE = "rope"

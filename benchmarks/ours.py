@@ -17,7 +17,8 @@ from pe_lab.core.instantiate import instantiate
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools
 from pe_lab.kernels.apply import accelerate
-from pe_lab.models.base import Model, Vocabulary
+from pe_lab.models.base import Model
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.transformer import TransformerConfig
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.train.encodings import build_encodings

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from pe_lab.config.check import encoding_section, fill_parts, repository_of
 from pe_lab.config.choices import choices
 from pe_lab.core.config_dir import plugin_sources
-from pe_lab.core.dropout import Drop
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
 from pe_lab.models import attention
@@ -123,8 +122,6 @@ class MultiHeadAttention(nn.Module):
         UsageError: the encoding acts outside of attention, or cannot be used in both directions.
     """
 
-    dropout_type: type[Drop] = Drop
-
     def __init__(
         self,
         d_model: int,
@@ -139,7 +136,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         cfg = _config(d_model=d_model, n_heads=n_heads, dropout=dropout)
-        self.p, self.causal = dropout, causal
+        self.causal = causal
         if not isinstance(pe, PositionalEncoding):
             sizes = {"d_model": d_model, "n_heads": n_heads, "max_len": max_len}
             trained = TRAIN_LEN if train_len is None else train_len
@@ -221,14 +218,11 @@ class MultiHeadAttention(nn.Module):
                 f"under torch.autocast for half precision"
             )
         pos_BS = self._positions(x_BTE, positions, cache)
-        drop = None
-        if self.training and self.p:
-            drop = self.dropout_type(self.p, int(torch.randint(2**62, ())))
         if self.causal:
-            return self.attention(x_BTE, pos_BS, None, cache, drop)[0]
+            return self.attention(x_BTE, pos_BS, None, cache)[0]
         seen_BS = None if key_padding_mask is None else ~key_padding_mask
         kv = self.attention.keys_and_values(x_BTE)
-        return self.attention(x_BTE, kv, seen_BS, drop, self.encoding, pos_BS)
+        return self.attention(x_BTE, kv, seen_BS, self.encoding, pos_BS)
 
     def _positions(
         self, x_BTE: Tensor, positions: Tensor | None, cache: LayerCache | None

@@ -3,7 +3,6 @@
 import copy
 from typing import TypeVar
 
-from pe_lab.core.dropout import Drop
 from pe_lab.kernels.apply import FAST, accelerate
 from pe_lab.models.base import Model
 
@@ -19,7 +18,6 @@ def accelerated(model: Built, fast: bool = True) -> Built:
 def plain(model: Built) -> Built:
     """A copy of a fast model, as it was before."""
     made = copy.deepcopy(model)
-    made.dropout_type = Drop
     for module in made.modules():
         module.__class__ = PLAIN.get(type(module), type(module))
     return made

@@ -10,7 +10,7 @@ from input_output import MAX_LEN, SEPARATOR, VOCAB
 from torch import Tensor
 
 from docs import facts
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from pe_lab.train.encodings import build_encodings
 

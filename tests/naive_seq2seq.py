@@ -9,7 +9,7 @@ from input_output import MAX_LEN, SEPARATOR, VOCAB
 from torch import Tensor
 
 from docs import facts
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from pe_lab.train.encodings import build_encodings
 

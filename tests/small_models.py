@@ -7,7 +7,7 @@ import pytest
 from docs import facts
 from pe_lab.check import models
 from pe_lab.check.base import Section
-from pe_lab.models.base import ModelConfig
+from pe_lab.models.config import ModelConfig
 from pe_lab.tasks.flipflop import FlipFlop
 
 # A model from outside needs a factory: tests/test_outside.py.

@@ -23,7 +23,8 @@ from pe_lab.explain.diagnose import diagnose, plain_model
 from pe_lab.explain.interventions import without_conv
 from pe_lab.kernels import dispatch
 from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.models.base import Model, Vocabulary
+from pe_lab.models.base import Model
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.encoder_decoder import EncoderLayer
 from pe_lab.models.gau import SharedKeyAttention

@@ -180,7 +180,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pe_lab.models.base import Model, ModelConfig
+from pe_lab.models.base import Model
+from pe_lab.models.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

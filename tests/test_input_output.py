@@ -15,10 +15,9 @@ from program import Here, assert_refused, tiny
 from torch import Tensor
 
 from docs import facts
-from pe_lab.core.dropout import Drop
 from pe_lab.core.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.models.base import ScoredPositions, Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.input_output import InputOutput
 from pe_lab.pe.none import NoPE
@@ -114,55 +113,19 @@ def test_causality(build: Build, pe: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "pe", "dropout"),
-    [
-        (encoder_decoder, "rope", 0.0),
-        (encoder_decoder, "rope", 0.4),
-        (encoder_decoder, "dynamic_ntk", 0.0),
-        (seq2seq, "none", 0.0),
-        (seq2seq, "none", 0.4),
-    ],
+    ("build", "pe"),
+    [(encoder_decoder, "rope"), (encoder_decoder, "dynamic_ntk"), (seq2seq, "none")],
 )
-def test_states_at_scored_positions_are_those_of_all(build: Build, pe: str, dropout: float) -> None:
-    model = build(pe, n_layers=2, dropout=dropout)
+def test_states_at_scored_positions_are_those_of_all(build: Build, pe: str) -> None:
+    model = build(pe, n_layers=2)
     tokens, pos = sequences([4, 2, 3], 9)
-    everywhere = model(tokens, pos, key=5)
+    everywhere = model(tokens, pos)
     for places in ([(0, 5), (0, 6), (1, 2), (2, 4)], [(1, 1), (2, 3)], [(0, 0)], []):
         chosen = torch.zeros(3, 9, dtype=torch.bool)
         for place in places:
             chosen[place] = True
-        scored = ScoredPositions.of(chosen.numpy(), tokens.device)
-        some = model(tokens, pos, scored=scored, key=5)
+        some = model(tokens, pos, scored=chosen.flatten().nonzero()[:, 0])
         torch.testing.assert_close(some, everywhere[chosen], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("build", "pe", "masks", "keys"),
-    [
-        # Both inputs, three places in each encoder layer and five in each decoder layer.
-        pytest.param(encoder_decoder, "rope", 2 + 8 * 2, 2 + 8 * 2, id="ed"),
-        # The inputs of each layer and the output; between decoder layers one mask per token.
-        pytest.param(seq2seq, "none", 2 + 1 + 7 + 1, 2 + 1 + 1 + 1, id="s2s"),
-    ],
-)
-def test_dropout_masks_differ(
-    build: Build, pe: str, masks: int, keys: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each place of the model draws another mask."""
-    tokens, pos = sequences([4, 2, 3], 9)
-    plain = build(pe, False, n_layers=2, dropout=0.3)
-    drawn: list[tuple[Any, bytes]] = []
-    kept = Drop.kept
-
-    def recorded(drop: Drop, *args: Tensor) -> Tensor:
-        mask = kept(drop, *args)
-        drawn.append((drop.key, bytes(mask.numpy())))
-        return mask
-
-    monkeypatch.setattr(Drop, "kept", recorded)
-    plain(tokens, pos, key=5)
-    assert len(drawn) == len({mask for _, mask in drawn}) == masks
-    assert len({key for key, _ in drawn}) == keys
 
 
 @each_model

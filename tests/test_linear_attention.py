@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from docs import facts
-from pe_lab.models.base import LayerConfig, Vocabulary
+from pe_lab.models.config import LayerConfig, Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
 from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding

@@ -13,7 +13,7 @@ from docs import facts
 from pe_lab.check import models
 from pe_lab.core.errors import UsageError
 from pe_lab.models import linear_recurrent
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.gated_deltanet import GatedDelta
 from pe_lab.models.linear_recurrent import LinearRecurrent, ShortConv
 from pe_lab.models.mamba2 import StateSpace

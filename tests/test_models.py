@@ -34,7 +34,8 @@ from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_alone
 from pe_lab.explain.inspect import inspect_run
 from pe_lab.models.attention import Attention
-from pe_lab.models.base import Model, ModelConfig
+from pe_lab.models.base import Model
+from pe_lab.models.config import ModelConfig
 from pe_lab.train.encodings import build_encodings
 from pe_lab.train.plan import plan
 

@@ -218,7 +218,8 @@ MODELS = """
 from dataclasses import dataclass
 import torch
 from torch import nn
-from pe_lab.models.base import Model, ModelConfig
+from pe_lab.models.base import Model
+from pe_lab.models.config import ModelConfig
 from pe_lab.models.kv_cache import TokenCache
 
 @dataclass(frozen=True, kw_only=True)

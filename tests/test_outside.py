@@ -15,7 +15,7 @@ from pe_lab.check.suite import check_model
 from pe_lab.core.config_dir import refuse_foreign
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.outside import OutsideConfig
 from pe_lab.pe.base import Dims
 from pe_lab.pe.none import NoPE

@@ -19,7 +19,7 @@ from pe_lab.check.encodings import cache_gap
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain as as_mapping
 from pe_lab.core.dropout import Drop
-from pe_lab.models.base import LayerConfig, Vocabulary
+from pe_lab.models.config import LayerConfig, Vocabulary
 from pe_lab.models.entmax import entmax15
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs

@@ -28,6 +28,7 @@ from pe_lab.check.base import (
     tokens,
 )
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.functional import masked_softmax
 
 LONG = 130
 """A length at which sums are long and kernels need several blocks."""
@@ -90,7 +91,8 @@ def attention(
         bias = encoding.bias(given.pos, given.pos)
         if bias is not None:
             logits = kept(logits + bias)
-        weights.append(encoding.normalize(logits, inputs.mask_TS))
+        own = encoding.normalize(logits, inputs.mask_TS)
+        weights.append(masked_softmax(logits, inputs.mask_TS) if own is None else own)
         average = weights[-1].to(given.v.dtype) @ given.v
         added = encoding.values(weights[-1], inputs)
         averages.append(average if added is None else average + added)

@@ -37,7 +37,8 @@ from pe_lab.check.base import (
 from pe_lab.check.encodings import cache_gap
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
-from pe_lab.models.base import Model, ModelConfig, ScoredPositions, Vocabulary
+from pe_lab.models.base import Model
+from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.train.encodings import build_encodings
 from pe_lab.train.kernels import accelerate, has_kernels
@@ -137,40 +138,36 @@ def gradients_reach(section: Section) -> str:
 
 def scored_positions(section: Section) -> str:
     """With ``scored`` the states are the rows of a whole pass, in value and gradient."""
-    model, seen, pos = model_of(section, **with_dropout(section)), tokens(3), sequential(LENGTH)
+    model, seen, pos = model_of(section), tokens(3), sequential(LENGTH)
     chosen = np.random.default_rng(0).random((3, LENGTH)) < 0.3
     chosen[:, :PLACE] = False
-    scored = ScoredPositions.of(chosen, torch.device("cpu"))
-    for training in (True, False):
-        model.train(training)
-        some = model(seen, pos, scored=scored, key=5)
-        rows = model(seen, pos, key=5)[torch.from_numpy(chosen)]
-        hold(some.shape == rows.shape, f"scored gives {tuple(some.shape)}, not {tuple(rows.shape)}")
-        what = f"with scored (training: {training})"
-        agree(some, rows, 1e-12, 1e-12, f"{what}, states differ")
-        for one, other in zip(gradients(model, some), gradients(model, rows), strict=True):
-            agree(one, other, 1e-9, 1e-11, f"{what}, gradients differ")
-    return f"{len(scored.at_N)} of {3 * LENGTH} states, as in the whole"
+    scored = torch.from_numpy(np.flatnonzero(chosen))
+    some, rows = model(seen, pos, scored=scored), model(seen, pos)[torch.from_numpy(chosen)]
+    hold(some.shape == rows.shape, f"scored gives {tuple(some.shape)}, not {tuple(rows.shape)}")
+    agree(some, rows, 1e-12, 1e-12, "with scored, states differ")
+    for one, other in zip(gradients(model, some), gradients(model, rows), strict=True):
+        agree(one, other, 1e-9, 1e-11, "with scored, gradients differ")
+    return f"{len(scored)} of {3 * LENGTH} states, as in the whole"
 
 
 def dropout_by_key(section: Section) -> str:
-    """Dropout depends on its key alone, and is off in evaluation."""
+    """Dropout draws from torch's generator, and is off in evaluation."""
     if not with_dropout(section):
         raise NotClaimedError("it has no key dropout")
     model = model_of(section, dropout=0.3)
 
-    def out(key: int) -> Tensor:
-        torch.rand(1)
-        return model(tokens(), sequential(LENGTH), key=key)
+    def out(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return model(tokens(), sequential(LENGTH))
 
     hold(
         torch.equal(out(5), out(5)),
-        "one key drops different units in two passes: a resumed run would too",
+        "one seed drops different units in two passes: a resumed run would too",
     )
-    hold(not torch.equal(out(5), out(6)), "another key drops the same units: pass it to drop")
+    hold(not torch.equal(out(5), out(6)), "another seed drops the same units")
     model.eval()
     hold(torch.equal(out(5), out(6)), "it drops units in evaluation")
-    return "the same mask for the same key, none in evaluation"
+    return "the same mask for the same seed, none in evaluation"
 
 
 def half_precision(section: Section) -> str:
@@ -200,7 +197,7 @@ def fast_equals_plain(section: Section) -> str:
     if not has_kernels():
         raise NotClaimedError("pe_lab/kernels is missing")
     pe = NONE if built(section, LEARNED) is None else LEARNED
-    made = (built(section, pe, fast, **with_dropout(section)) for fast in (True, False))
+    made = (built(section, pe, fast) for fast in (True, False))
     fast, plain = (model for model in made if model is not None)
     places = [scattered(2, LENGTH, MAX_LEN)]
     return base.fast_equals_plain(fast, plain, tokens(), places, loose=10)
@@ -224,7 +221,8 @@ def _changes(section: Section, key: str) -> Iterator[str]:
             other = model_of(section, **also, **{key: value})
         except UsageError:
             continue
-        outs = [m(tokens(), sequential(LENGTH), key=5) for m in (base, other)]
+        torch.manual_seed(5)
+        outs = [m(tokens(), sequential(LENGTH)) for m in (base, other)]
         hold(
             parameters(base) != parameters(other) or largest(outs[0] - outs[1]) > 1e-9,
             f"{key}={shown(value)} computes the same as {section[key]}",

@@ -27,7 +27,7 @@ from pe_lab.check.models import (
     model_of,
     tokens,
 )
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.outside import Outside
 from pe_lab.train.encodings import build_encodings
 
@@ -78,7 +78,7 @@ def rows_alone(section: Section) -> str:
     others = seen.clone()
     others[1:] = change_after(others[1:], -1, SEPARATOR)
     model.train()
-    gap = largest(model(seen, pos, key=5)[0] - model(others, pos, key=5)[0])
+    gap = largest(model(seen, pos)[0] - model(others, pos)[0])
     hold(gap <= rounding, f"in training other sequences change a sequence's logits by {gap:.1e}")
     model.eval()
     alone = torch.cat([model(seen[i : i + 1], pos) for i in range(3)])
@@ -96,7 +96,7 @@ def same_again(section: Section) -> str:
         outs = []
         for _ in range(2):
             torch.rand(1)
-            outs.append(model(seen, sequential(LENGTH), key=5))
+            outs.append(model(seen, sequential(LENGTH)))
         hold(
             torch.equal(*outs),
             f"two passes differ by {largest(outs[0] - outs[1]):.1e}"

@@ -312,7 +312,7 @@ def share_of_a_step(task: Task, batch_size: int = 32) -> str:
 
     def train() -> None:
         built.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss(built.unembed(built(seen, pos, key=0))))
+        torch.autograd.backward(loss(built.unembed(built(seen, pos))))
 
     def draw_batches() -> None:
         task.sample(generator(0), BATCHES_A_DRAW * batch_size)

@@ -107,7 +107,7 @@ def _with_model(suite: Suite, words: list[str], config_dir: str | None) -> tuple
     """The suite with a model from outside, and its label."""
     from pe_lab.cli.train import checked
     from pe_lab.core.instantiate import instantiate
-    from pe_lab.models.base import ModelConfig
+    from pe_lab.models.config import ModelConfig
 
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     words = [*words, "pe=none"]

@@ -29,7 +29,7 @@ from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Task
 from pe_lab.core.tracker import Tracker
 from pe_lab.core.validation import as_yaml, first_error, problem
-from pe_lab.models.base import ModelConfig
+from pe_lab.models.config import ModelConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Positions
 

@@ -162,8 +162,6 @@ def distances_clamped(trained: int) -> Intervention:
         ahead = replace(moved, pos_k_BS=torch.cat((torch.zeros_like(last[:, :1]), last), 1))
         q, _ = encoding.rotate(query, key, ahead)
         edge = type(seen.attention).weights(seen.attention, q, k, moved)[0][..., :s]
-        if seen.attention.scales_logits:
-            edge = edge * seen.attention.growth(t, s) / seen.attention.growth(t, s + 1)
         at_edge = (inputs.pos_q_BT[:, :, None] == trained - 1) & (inputs.pos_k_BS[:, None] == 0)
         far = inputs.pos_q_BT[:, :, None] - inputs.pos_k_BS[:, None] >= trained
         apart = (edge - logits).abs().masked_fill(~at_edge[:, None], 0).max()

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from pe_lab.core.dropout import Drop
 from pe_lab.core.errors import UsageError
 from pe_lab.hf.padding import (
     default_positions,
@@ -53,11 +52,9 @@ class Call:
 class EncodedAttention(nn.Module):
     """What ``attach`` adds to the attention of one layer: the encoding, and pe-lab's attention."""
 
-    dropout_type: type[Drop] = Drop
-
     def __init__(self, encoding: PositionalEncoding, window: int | None, layer: int) -> None:
         super().__init__()
-        self.attention, self.layer = Attention(window, encoding), layer
+        self.attention, self.layer = Attention(encoding, window), layer
         self.call: Call | None = None
         self.seen: tuple[Tensor, Tensor, Any, int] | None = None
         accelerate(cast(Any, self))
@@ -100,7 +97,7 @@ class EncodedAttention(nn.Module):
         k, v = (widened(y).repeat_interleave(q.shape[1] // k.shape[1], 1) for y in (k, v))
         # The hooks divide by the root of D themselves.
         q = widened(q) * (scaling * q.shape[-1] ** 0.5)
-        drop = self.dropout_type(p, int(torch.randint(2**62, ()))) if p else None
+        self.attention.p = p
 
         def part(rows: Any, skipped: int) -> Tensor:
             new, keys = slice(-min(t, s - skipped), None), slice(skipped, None)
@@ -108,7 +105,7 @@ class EncodedAttention(nn.Module):
                 x_BSE[rows, keys], q[rows, :, new], k[rows, :, keys], v[rows, :, keys],
                 pos_BS[rows, keys][:, new], pos_BS[rows, keys], carried, self.attention.window,
             )  # fmt: skip
-            mixed, state = self.attention.attend(inputs, inputs.pos_k_BS, None, drop)
+            mixed, state = self.attention.attend(inputs)
             call.carried = last_tokens(state, t)
             return mixed
 

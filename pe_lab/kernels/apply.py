@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop, attention_rows
+from pe_lab.core.dropout import Drop
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.conv import FastCausalConv
-from pe_lab.kernels.cpu.pointwise import FastFeedForward, FusedDrop
 from pe_lab.kernels.floater import FastSlope
 from pe_lab.kernels.fused import ONLY_ROTATION_AND_BIAS, FusedKernel, kernel_of
 from pe_lab.models.attention import Attention, MultiHeadAttention
@@ -26,8 +25,7 @@ from pe_lab.models.base import Model
 from pe_lab.models.conv import CausalConv
 from pe_lab.models.encoder_decoder import FullAttention
 from pe_lab.models.gau import SharedKeyAttention
-from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.transformer import FeedForward
+from pe_lab.models.normalizers import Softmax
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.floater import Slope
 from pe_lab.pe.functional import additive
@@ -53,8 +51,7 @@ class FastAttention(Attention):
         hooks = self.encoding.hooks()
         # In a tuple, so that it is no second submodule.
         self.chosen_for = (self.encoding,)
-        squared = getattr(self, "squared", False)
-        changed = squared or self.sparse or self.sink is not None
+        changed = type(self.normalizer) is not Softmax
         self.softmax = "normalize" not in hooks and not changed
         self.sdpa = self.softmax and hooks <= ONLY_ROTATION_AND_BIAS
         self.learned_bias = "bias" in hooks and any(True for _ in self.encoding.parameters())
@@ -62,38 +59,34 @@ class FastAttention(Attention):
         self.row_by_row = "layer_state" not in hooks and self.encoding.whole_sequence is None
         # No kernel has windows, sinks, entmax, nor the squares of GAU.
         self.kernel = None if changed or self.window is not None else kernel_of(self.encoding)
-        if self.scales_logits and not hooks <= ONLY_ROTATION_AND_BIAS - {"bias"}:
-            # Scaled queries would scale the content alone.
-            self.kernel, self.sdpa = None, False
 
-    def attend(
-        self, inputs: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None, drop: Drop | None
-    ) -> tuple[Tensor, Any]:
+    def attend(self, inputs: AttentionInputs) -> tuple[Tensor, Any]:
+        drop = Drop(self.p, int(torch.randint(2**62, ()))) if self.training and self.p else None
         if self.chosen_for[0] is not self.encoding:
             self.choose_kernel()
         mixed = None
         kernel = self.kernel if self._fits(inputs) else None
-        if kernel is not None and cache is None and not self.scales_logits:
+        if kernel is not None:
             q, k = inputs.q_BHTD, inputs.k_BHSD
             mixed = kernel.attend(kernel.rotating, q, k, inputs, drop)
         if mixed is not None:
             return mixed, inputs.carried
-        q, k, inputs = self.rotate(inputs, pos_BS, cache)
-        fused_q = q
-        if self.scales_logits and (kernel is not None or self.sdpa):
-            fused_q = (q * self.growth(q.shape[2], k.shape[2])).to(q.dtype)
+        q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
         if kernel is not None:
-            mixed = kernel.attend(kernel.terms, fused_q, k, inputs, drop)
+            mixed = kernel.attend(kernel.terms, q, k, inputs, drop)
         if mixed is None and self.sdpa and drop is None:
-            mixed = self.by_sdpa(fused_q, k, inputs)
+            mixed = self.by_sdpa(q, k, inputs)
         if mixed is None and self.recomputes(q, k):
-            mixed = by_blocks(self, q, k, inputs, drop)
-        return self.mix(q, k, inputs, drop) if mixed is None else (mixed, inputs.carried)
+            mixed = by_blocks(self, q, k, inputs)
+        if mixed is not None:
+            return mixed, inputs.carried
+        _, weights = self.weights(q, k, inputs)
+        return self.average(weights, inputs), self.encoding.layer_state(weights, inputs)
 
-    def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
+    def normalize(self, logits: Tensor, inputs: AttentionInputs) -> Tensor:
         if inputs.sees_all and self.softmax:
-            return logits_BHTS.softmax(-1)
-        return super().normalize(logits_BHTS, inputs)
+            return logits.softmax(-1)
+        return super().normalize(logits, inputs)
 
     def _fits(self, inputs: AttentionInputs) -> bool:
         """Whether a kernel may be used: values are as wide as keys, and the query is not a single
@@ -139,13 +132,11 @@ class FastSharedKeyAttention(FastAttention, SharedKeyAttention):
 class FastFullAttention(FullAttention):
     """``FullAttention`` by PyTorch's fused attention."""
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         learned = mask is not None and (mask.requires_grad or mask.dtype != q.dtype)
-        if drop is None and not learned and not backward_is_unordered(q):
+        if not (self.training and self.p) and not learned and not backward_is_unordered(q):
             return F.scaled_dot_product_attention(q, k, v, mask)
-        return super().attend(q, k, v, mask, drop)
+        return super().attend(q, k, v, mask)
 
 
 def backward_is_unordered(q: Tensor) -> bool:
@@ -155,7 +146,7 @@ def backward_is_unordered(q: Tensor) -> bool:
 
 
 def by_blocks(
-    attention: Attention, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs, drop: Drop | None
+    attention: Attention, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
 ) -> Tensor:
     """The averaged values, (B, H, T, W), equal to ``attention.average`` of all weights at once, in
     memory that grows with the length and not with its square: the weights of one block of queries
@@ -163,7 +154,6 @@ def by_blocks(
     whose decoding equals its whole pass.
     """
     (b, h, t, _), s = q_BHTD.shape, k_BHSD.shape[2]
-    rows_BHT = attention_rows(q_BHTD.new_empty(()).expand(b, h, t, s))
 
     def block(first: int, last: int) -> Tensor:
         keys, queries = slice(s - t + last), slice(first, last)
@@ -178,7 +168,7 @@ def by_blocks(
             inputs.window,
         )
         _, weights = attention.weights(q_BHTD[:, :, queries], k_BHSD[:, :, keys], part)
-        return attention.average(weights, part, drop, rows_BHT[:, :, queries])
+        return attention.average(weights, part)
 
     height = max(1, BLOCK // (b * h * s))
     edges = [(first, min(first + height, t)) for first in range(0, t, height)]
@@ -187,9 +177,7 @@ def by_blocks(
     # Importing it takes seconds.
     from torch.utils.checkpoint import checkpoint
 
-    outs = [
-        checkpoint(block, *edge, use_reentrant=False, preserve_rng_state=False) for edge in edges
-    ]
+    outs = [checkpoint(block, *edge, use_reentrant=False) for edge in edges]
     return torch.cat(outs, 2)
 
 
@@ -200,14 +188,12 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
     SharedKeyAttention: FastSharedKeyAttention,
     FullAttention: FastFullAttention,
     CausalConv: FastCausalConv,
-    FeedForward: FastFeedForward,
     Slope: FastSlope,
 }
 
 
 def accelerate(model: Fast) -> Fast:
     """Replace modules and dropout of a model by fast equals, in place; return the model."""
-    model.dropout_type = FusedDrop
     for module in model.modules():
         module.__class__ = FAST.get(type(module), type(module))
         if isinstance(module, FastAttention):
@@ -218,9 +204,7 @@ def accelerate(model: Fast) -> Fast:
 def backends(model: Model) -> dict[str, str] | None:
     """The backend of each kind of attention in this model that has a kernel. None: the model is not
     fast, or has no attention."""
-    if model.dropout_type is not FusedDrop:
-        return None
     found = [m for m in model.modules() if isinstance(m, Attention)]
     kernels = [m.kernel for m in found if isinstance(m, FastAttention)]
     kinds = {kernel.kind for kernel in kernels if kernel is not None}
-    return dispatch.backend_names(model.device, kinds) if found else None
+    return dispatch.backend_names(model.device, kinds) if kernels else None

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.attention import (
     MultiHeadAttention,
     features_to_heads,
@@ -21,7 +21,7 @@ from pe_lab.models.attention import (
     last_positions,
     wide,
 )
-from pe_lab.models.base import Activation, TransformerSizes, Vocabulary, dropout
+from pe_lab.models.config import Activation, TransformerSizes, Vocabulary
 from pe_lab.models.conv import AttentionConvKeys
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache
@@ -114,7 +114,7 @@ class FullAttention(nn.Module):
 
     def __init__(self, cfg: TransformerSizes, cross: bool) -> None:
         super().__init__()
-        self.n_heads = cfg.n_heads
+        self.n_heads, self.p = cfg.n_heads, cfg.dropout
         self.q = nn.Linear(cfg.d_model, cfg.d_model)
         self.kv = nn.Linear(cfg.d_model, 2 * cfg.d_model)
         self.out = nn.Linear(cfg.d_model, cfg.d_model)
@@ -134,7 +134,6 @@ class FullAttention(nn.Module):
         x_BTE: Tensor,
         kv: tuple[Tensor, Tensor],
         seen_BS: Tensor | None,
-        drop: Drop | None,
         encoding: PositionalEncoding | None = None,
         pos_BS: Tensor | None = None,
     ) -> Tensor:
@@ -156,17 +155,13 @@ class FullAttention(nn.Module):
                 # For keys after the query: the bias with query and key exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
-        return self.out(heads_to_features(self.attend(q, k, v, mask, drop)))
+        return self.out(heads_to_features(self.attend(q, k, v, mask)))
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: Drop | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """softmax(q k^T / sqrt(D) + mask) v, (B, H, T, D)."""
         logits = (q * q.shape[-1] ** -0.5) @ k.mT
         weights = (logits if mask is None else logits + mask).softmax(-1)
-        if drop is not None:
-            weights = drop(weights, attention_rows(weights))
-        return weights.to(v.dtype) @ v
+        return F.dropout(weights, self.p, self.training).to(v.dtype) @ v
 
     def heads(self, x_BSE: Tensor) -> Tensor:
         return features_to_heads(wide(x_BSE), self.n_heads)
@@ -189,11 +184,12 @@ class Residual(nn.Module):
     def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
         self.pre, self.norm = cfg.norm_position == "pre", cfg.new_norm()
+        self.drop = nn.Dropout(cfg.dropout)
 
-    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor], drop: Drop | None) -> Tensor:
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
-            return x + dropout(f(self.norm(x)), drop)
-        return self.norm(x + dropout(f(x), drop))
+            return x + self.drop(f(self.norm(x)))
+        return self.norm(x + self.drop(f(x)))
 
 
 class EncoderLayer(nn.Module):
@@ -205,18 +201,14 @@ class EncoderLayer(nn.Module):
         self.attention, self.ff = FullAttention(cfg, cross=False), FeedForward(cfg)
         self.attended, self.fed = Residual(cfg), Residual(cfg)
 
-    def forward(
-        self, x_BPE: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
-    ) -> Tensor:
-        drops = [drop and drop.at(place) for place in (1, 2, 3)]
-
+    def forward(self, x_BPE: Tensor, pos_BP: Tensor, seen_BP: Tensor | None) -> Tensor:
         def attention(h: Tensor) -> Tensor:
             kv = self.attention.keys_and_values(h)
-            return self.attention(h, kv, seen_BP, drops[0], self.encoding, pos_BP)
+            return self.attention(h, kv, seen_BP, self.encoding, pos_BP)
 
         x = self.encoding.block_input(x_BPE, pos_BP)
-        x = self.attended(x, attention, drops[1])
-        return self.fed(x, self.ff, drops[2])
+        x = self.attended(x, attention)
+        return self.fed(x, self.ff)
 
     def initialise(self, n_layers: int) -> None:
         self.attention.initialise(2 * n_layers)
@@ -239,20 +231,16 @@ class DecoderLayer(nn.Module):
         pos_BS: Tensor,
         kv: tuple[Tensor, Tensor],
         seen_BP: Tensor | None,
-        drop: Drop | None,
         cache: LayerCache | None,
     ) -> Tensor:
         """
         Args:
             kv: keys and values of the encoder's output, from ``cross.keys_and_values``.
         """
-        drops = [drop and drop.at(place) for place in (1, 2, 3, 4, 5)]
         y = self.attention.encoding.block_input(y_BUE, last_positions(pos_BS, y_BUE.shape[1]))
-        y = self.attended(
-            y, lambda h: self.attention(h, pos_BS, None, cache, drops[0])[0], drops[1]
-        )
-        y = self.crossed(y, lambda h: self.cross(h, kv, seen_BP, drops[2]), drops[3])
-        return self.fed(y, self.ff, drops[4])
+        y = self.attended(y, lambda h: self.attention(h, pos_BS, None, cache)[0])
+        y = self.crossed(y, lambda h: self.cross(h, kv, seen_BP))
+        return self.fed(y, self.ff)
 
     def initialise(self, n_layers: int) -> None:
         initialise(self.attention.qkv, self.attention.out, 3 * n_layers)
@@ -282,7 +270,8 @@ class EncoderDecoder(InputOutput):
     ) -> None:
         super().__init__()
         cfg, n = config.stack, config.n_layers
-        self.separator, self.tied, self.p = separator, cfg.tied_embeddings, cfg.dropout
+        self.separator, self.tied = separator, cfg.tied_embeddings
+        self.drop = nn.Dropout(cfg.dropout)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         self.encoder = nn.ModuleList(EncoderLayer(cfg, e) for e in encodings[:n])
         self.decoder = nn.ModuleList(DecoderLayer(cfg, e) for e in encodings[n:])
@@ -309,12 +298,10 @@ class EncoderDecoder(InputOutput):
         read = [layer.encoding for layer in self.readers]
         return read + [layer.attention.encoding for layer in self.writers]
 
-    def encode(
-        self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
-    ) -> Memory:
-        x = dropout(self.embed(tokens_BP, pos_BP, None), drop)
-        for i, layer in enumerate(self.readers, 1):
-            x = layer(x, pos_BP, seen_BP, drop and drop.at(8 * i))
+    def encode(self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None) -> Memory:
+        x = self.drop(self.embed(tokens_BP, pos_BP, None))
+        for layer in self.readers:
+            x = layer(x, pos_BP, seen_BP)
         x = self.encoded(x)
         return Memory([layer.cross.keys_and_values(x) for layer in self.writers], seen_BP)
 
@@ -323,15 +310,12 @@ class EncoderDecoder(InputOutput):
         tokens_BU: Tensor,
         pos_BS: Tensor,
         memory: Memory,
-        drop: Drop | None,
         cache: Cache | None,
     ) -> Tensor:
-        first = len(self.encoder) + 1
-        y = dropout(self.embed(tokens_BU, pos_BS, cache), drop and drop.at(8 * first))
+        y = self.drop(self.embed(tokens_BU, pos_BS, cache))
         for i, layer in enumerate(self.writers):
-            layer_drop = drop and drop.at(8 * (first + 1 + i))
-            layer_cache = cache and cache.layers[i]
-            y = layer(y, pos_BS, memory.kv[i], memory.seen_BP, layer_drop, layer_cache)
+            layer_cache = None if cache is None else cache.layers[i]
+            y = layer(y, pos_BS, memory.kv[i], memory.seen_BP, layer_cache)
         return self.decoded(y)
 
     def empty_output_cache(self) -> Cache:

@@ -8,7 +8,6 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.models.attention import features_to_heads
-from pe_lab.models.base import ScoredPositions
 from pe_lab.models.linear_recurrent import (
     EPSILON,
     Block,
@@ -60,7 +59,7 @@ class GatedDeltaNetConfig(LinearRecurrentConfig):
         return self.n_layers * self.d_model * (mixing + 3 * self.ff_width)
 
     def new_block(self) -> Block:
-        return Block(self.d_model, GatedDelta(self), self.ff_width)
+        return Block(self.d_model, GatedDelta(self), self.ff_width, self.dropout)
 
 
 class GatedDelta(Mixer):
@@ -79,9 +78,7 @@ class GatedDelta(Mixer):
         self.norm = nn.RMSNorm(w, eps=EPSILON)
         self.out = nn.Linear(cfg.n_heads * w, cfg.d_model, bias=False)
 
-    def forward(
-        self, x_BTE: Tensor, cache: MatrixState | None, scored: ScoredPositions | None
-    ) -> Tensor:
+    def forward(self, x_BTE: Tensor, cache: MatrixState | None) -> Tensor:
         qkv = self.conv(widened(self.qkv(x_BTE)), cache).split(self.widths, -1)
         q, k, v = (features_to_heads(part, self.n_heads) for part in qkv)
         beta, a = self.beta_decay(x_BTE).chunk(2, -1)
@@ -90,8 +87,6 @@ class GatedDelta(Mixer):
         _, log_decay = self.decay(a)
         with torch.autocast(x_BTE.device.type, enabled=False):
             mixed_BTHW = scan(q, unit(k), v, log_decay, beta_BHT, cache).transpose(1, 2)
-        if scored is not None:
-            mixed_BTHW, x_BTE = scored.pick(mixed_BTHW), scored.pick(x_BTE)
         return self.out(self.norm(mixed_BTHW).flatten(-2) * F.silu(self.gate(x_BTE)))
 
 

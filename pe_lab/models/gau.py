@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop
-from pe_lab.models.attention import Attention, last_positions, wide
-from pe_lab.models.base import DecoderConfig, ScoredPositions, Vocabulary, add_dropout
+from pe_lab.models.attention import ProjectedAttention, last_positions, wide
+from pe_lab.models.base import pick
+from pe_lab.models.config import DecoderConfig, Vocabulary
 from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.normalizers import SquaredReLU
 from pe_lab.models.transformer import Decoder, Layer, draw
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}
@@ -74,69 +75,47 @@ class GAUConfig(DecoderConfig):
     def weights(self) -> int:
         return self.n_layers * self.d_model * (3 * self.width + self.head_width)
 
+    def new_normalizer(self, n_heads: int) -> nn.Module:
+        return SquaredReLU() if self.attention == "relu2" else super().new_normalizer(n_heads)
+
+    def replaces_softmax(self) -> str | None:
+        squared = self.attention == "relu2"
+        return "model.attention=relu2" if squared else super().replaces_softmax()
+
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if reason := self.refuses_scaling(encoding):
-            return reason
-        hooks, choice = encoding.hooks(), encoding.values_like_keys
-        if (choice is not None or "values" in hooks) and self.width != self.head_width:
-            condition, change = "", ""
-            if choice is not None:
-                condition, change = f" with {choice}", f"change pe.{choice.partition('=')[0]}, or "
-            return (
-                f"needs values as wide as keys{condition}, but they are {self.width} and "
-                f"{self.head_width} wide: {change}set model.head_width={self.width}"
-            )
-        if "update_state" in hooks:
+        if "update_state" in encoding.hooks():
             return (
                 "updates its state from the input of each layer's feed-forward, which a gated "
                 "attention unit does not have: set model.n_layers=1 or model=transformer"
             )
-        if self.attention == "relu2" and "normalize" in hooks:
-            return (
-                "replaces softmax, and so does model.attention=relu2: set model.attention=softmax"
-            )
-        if self.attention == "relu2" and encoding.needs_softmax is not None:
-            return (
-                f"acts by {encoding.needs_softmax} on the exponentials of softmax, and "
-                "model.attention=relu2 has none: set model.attention=softmax"
-            )
-        return None
+        return super().refuses(encoding)
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "GAU":
         return GAU(self, vocabulary.size, encodings)
 
 
-class SharedKeyAttention(Attention):
+class SharedKeyAttention(ProjectedAttention):
     """One head whose queries and keys are two scalings of one projection z of the input."""
 
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
         all_widths = 2 * cfg.head_width + cfg.width
-        conv = cfg.new_conv("qkv", all_widths)
-        super().__init__(cfg.window, encoding, cfg.scaled_heads(1), conv, cfg.logn_every)
-        self.squared, self.width = cfg.attention == "relu2", cfg.width
+        super().__init__(encoding, cfg.window, cfg.new_normalizer(1), cfg.dropout)
+        self.gate, self.conv, self.width = None, cfg.new_conv("qkv", all_widths), cfg.width
         self.activation = ACTIVATIONS[cfg.activation]
         self.vz = nn.Linear(cfg.d_model, cfg.width + cfg.head_width)
         self.gamma = nn.Parameter(self.vz.weight.new_ones(2, cfg.head_width))
         self.beta = nn.Parameter(self.vz.weight.new_zeros(2, cfg.head_width))
         self.out: nn.Module = nn.Identity()
 
-    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         vz_B1TX = self.activation(wide(self.vz(x_BTE)))[:, None]
         v, z = vz_B1TX[..., : self.width], vz_B1TX[..., self.width :]
-        if self.conv is not None:
-            qk = [gamma * z + beta for gamma, beta in zip(self.gamma, self.beta, strict=True)]
-            qkv_BTX = self.conv(torch.cat((*qk, v), -1).squeeze(1))
-            s = z.shape[-1]
-            q, k, v = qkv_BTX[:, None].split((s, s, self.width), -1)
-            return q[:, :, -(queries or 0) :], k, v
-        z_q = z if queries is None else z[:, :, -queries:]
-        return self.gamma[0] * z_q + self.beta[0], self.gamma[1] * z + self.beta[1], v
-
-    def normalize(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
-        if not self.squared:
-            return super().normalize(logits_BHTS, inputs)
-        mask_TS = inputs.mask_TS
-        return logits_BHTS.masked_fill(~mask_TS, 0).relu().square() / mask_TS.sum(-1, keepdim=True)
+        q, k = (gamma * z + beta for gamma, beta in zip(self.gamma, self.beta, strict=True))
+        if self.conv is None:
+            return q, k, v
+        s = z.shape[-1]
+        qkv_BTX = self.conv(torch.cat((q, k, v), -1).squeeze(1))
+        return qkv_BTX[:, None].split((s, s, self.width), -1)
 
 
 class Unit(Layer):
@@ -151,7 +130,7 @@ class Unit(Layer):
         self.activation = ACTIVATIONS[cfg.activation]
         self.gate = nn.Linear(cfg.d_model, cfg.width)
         self.out = nn.Linear(cfg.width, cfg.d_model)
-        self.norm = cfg.new_norm()
+        self.norm, self.drop = cfg.new_norm(), nn.Dropout(cfg.dropout)
 
     def forward(
         self,
@@ -159,16 +138,13 @@ class Unit(Layer):
         pos_BS: Tensor,
         carried: Any = None,
         cache: LayerCache | None = None,
-        drop: Drop | None = None,
-        scored: ScoredPositions | None = None,
+        scored: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        drops, rows = [drop and drop.at(place) for place in (1, 2)], None
         x = self.attention.encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm(x) if self.pre else x
-        mixed, carried = self.attention(h, pos_BS, carried, cache, drops[0], scored=scored)
-        if scored is not None:
-            x, h, rows = scored.pick(x), scored.pick(h), scored.at_N
-        x = add_dropout(x, self.out(self.activation(self.gate(h)) * mixed), drops[1], rows)
+        mixed, carried = self.attention(h, pos_BS, carried, cache)
+        x, h, mixed = (pick(states, scored) for states in (x, h, mixed))
+        x = x + self.drop(self.out(self.activation(self.gate(h)) * mixed))
         return (x if self.pre else self.norm(x)), carried
 
     def initialise(self, n_layers: int) -> None:

@@ -16,9 +16,9 @@ import yaml
 from hydra.utils import get_object
 from torch import Tensor
 
-from pe_lab.core.dropout import Drop
 from pe_lab.core.task import Task
-from pe_lab.models.base import Model, ModelConfig, ScoredPositions, refuse_whole_sequence
+from pe_lab.models.base import Model, refuse_whole_sequence
+from pe_lab.models.config import ModelConfig
 from pe_lab.models.conv import ConvKeys
 
 
@@ -79,7 +79,7 @@ class Parts:
         tokens_BT: Tensor,
         pos_BT: Tensor,
         separator: int,
-        scored: ScoredPositions | None = None,
+        scored: Tensor | None = None,
     ) -> "Parts":
         """
         Args:
@@ -93,8 +93,8 @@ class Parts:
         first, last = (int(place) for place in separator_B.aminmax())
         p, u = last + 1, t - first
         if scored is not None:
-            row_N = torch.div(scored.at_N, t, rounding_mode="floor")
-            nth_N = scored.at_N - row_N * t - separator_B[row_N]
+            row_N = torch.div(scored, t, rounding_mode="floor")
+            nth_N = scored - row_N * t - separator_B[row_N]
             # A microbatch may have no scored position.
             u = max(1, int(nth_N.max()) + 1) if len(nth_N) else 1
         if first == last:
@@ -115,11 +115,11 @@ class Parts:
             tokens_BT.gather(1, output_BU), pos_BT.gather(1, input_BP), pos_output,
         )  # fmt: skip
 
-    def placed(self, states_BUE: Tensor, t: int, scored: ScoredPositions | None) -> Tensor:
+    def placed(self, states_BUE: Tensor, t: int, scored: Tensor | None) -> Tensor:
         """The output's states at their indices in the whole sequences of t tokens, (B, T, E) or
         (N, E); 0 before the separator."""
         b, u, _ = states_BUE.shape
-        at_N = torch.arange(b * t, device=states_BUE.device) if scored is None else scored.at_N
+        at_N = torch.arange(b * t, device=states_BUE.device) if scored is None else scored
         row_N = torch.div(at_N, t, rounding_mode="floor")
         nth_N = at_N - row_N * t - self.separator_B[row_N]
         states_NE = states_BUE.flatten(0, 1)[row_N * u + nth_N.clamp(0, u - 1)]
@@ -163,19 +163,14 @@ class InputOutput(Model):
     separator on (``decode``). The hidden states returned for the input part are 0: nothing is
     scored there, and the encoder's states would depend on later tokens."""
 
-    p: float
     separator: int
 
     @abstractmethod
-    def encode(
-        self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
-    ) -> Any:
+    def encode(self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None) -> Any:
         """The encoded input, the ``memory`` of ``decode``; ``seen_BP`` is that of ``Parts``."""
 
     @abstractmethod
-    def decode(
-        self, tokens_BU: Tensor, pos_BS: Tensor, memory: Any, drop: Drop | None, cache: Any
-    ) -> Tensor:
+    def decode(self, tokens_BU: Tensor, pos_BS: Tensor, memory: Any, cache: Any) -> Tensor:
         """(B, U) tokens of the output and the positions of all S of its tokens so far to hidden
         states (B, U, E)."""
 
@@ -193,8 +188,7 @@ class InputOutput(Model):
         pos_BS: Tensor,
         cache: OutputCache | None = None,
         *,
-        scored: ScoredPositions | None = None,
-        key: int | None = None,
+        scored: Tensor | None = None,
     ) -> Tensor:
         """As ``Model.forward``, split at the first separator of each row. With a cache, all rows
         have it at the same index, and the first call includes it.
@@ -202,23 +196,19 @@ class InputOutput(Model):
         Raises:
             ValueError: a row has no separator, or with a cache its index differs between rows.
         """
-        drop = self.drop(key)
         if cache is not None:
-            return self._continued(tokens_BT, pos_BS, cache, drop)
-        # Dropout masks are those of rows of full length, and an encoding that depends on the
-        # length needs the full length.
-        whole = drop is not None or any(e.whole_sequence for e in self.encodings)
+            return self._continued(tokens_BT, pos_BS, cache)
+        # An encoding that depends on the length needs the full length.
+        whole = any(e.whole_sequence for e in self.encodings)
         parts = Parts.of(tokens_BT, pos_BS, self.separator, None if whole else scored)
-        memory = self.encode(parts.input_BP, parts.pos_input_BP, parts.seen_BP, drop)
-        states = self.decode(parts.output_BU, parts.pos_output_BU, memory, drop, None)
+        memory = self.encode(parts.input_BP, parts.pos_input_BP, parts.seen_BP)
+        states = self.decode(parts.output_BU, parts.pos_output_BU, memory, None)
         return parts.placed(states, tokens_BT.shape[1], scored)
 
-    def _continued(
-        self, tokens_BT: Tensor, pos_BS: Tensor, cache: OutputCache, drop: Drop | None
-    ) -> Tensor:
+    def _continued(self, tokens_BT: Tensor, pos_BS: Tensor, cache: OutputCache) -> Tensor:
         if cache.separator is not None:
             pos_output = restarted_positions(pos_BS, cache.separator)
-            return self.decode(tokens_BT, pos_output, cache.memory, drop, cache.output)
+            return self.decode(tokens_BT, pos_output, cache.memory, cache.output)
         parts = Parts.of(tokens_BT, pos_BS, self.separator)
         if parts.seen_BP is not None:
             raise ValueError(
@@ -226,6 +216,6 @@ class InputOutput(Model):
                 "support: pass rows whose inputs have the same length"
             )
         cache.separator = parts.input_BP.shape[1] - 1
-        cache.memory = self.encode(parts.input_BP, parts.pos_input_BP, None, drop)
-        states = self.decode(parts.output_BU, parts.pos_output_BU, cache.memory, drop, cache.output)
+        cache.memory = self.encode(parts.input_BP, parts.pos_input_BP, None)
+        states = self.decode(parts.output_BU, parts.pos_output_BU, cache.memory, cache.output)
         return parts.placed(states, tokens_BT.shape[1], None)

@@ -46,8 +46,6 @@ class LayerCache:
     values: Rows = field(default_factory=lambda: Rows(dim=-2))
     inputs: Rows = field(default_factory=lambda: Rows(dim=-2))
     carried: Rows = field(default_factory=lambda: Rows(dim=1))
-    rotated: Rows = field(default_factory=lambda: Rows(dim=-2))
-    """Rotated keys, if their rotation depends on their position alone."""
     recent: Tensor | None = None
     """The inputs of the last tokens that a convolution reads."""
 

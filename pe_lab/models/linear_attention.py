@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.core.dropout import Drop
-from pe_lab.models.attention import MultiHeadAttention
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.attention import MultiHeadAttention, heads_to_features
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
@@ -110,19 +109,20 @@ class LinearAttention(MultiHeadAttention):
     def empty_cache(self) -> Sums:
         return Sums()
 
-    def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        # All tokens are queries: the sums need all of them.
+    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(x_BTE)
         # Half precision is too narrow for sums over a sequence.
         return phi(widened(q)), phi(widened(k)), widened(v)
 
-    def attend(
-        self, inputs: AttentionInputs, pos_BS: Tensor, cache: LayerCache | None, drop: Drop | None
+    def forward(
+        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any = None, cache: LayerCache | None = None
     ) -> tuple[Tensor, Any]:
         assert cache is None or isinstance(cache, Sums)
+        inputs = self.inputs(x_BTE, pos_BS, carried, cache)
         q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
         with torch.autocast(q.device.type, enabled=False):
-            return linear_attention(q, k, inputs, self.chunk, cache), inputs.carried
+            mixed = linear_attention(q, k, inputs, self.chunk, cache)
+        return self.out(heads_to_features(mixed)), carried
 
     def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Similarities divided by sqrt(D), on the scale of logits, and the weights of the

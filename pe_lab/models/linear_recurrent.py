@@ -15,15 +15,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop
-from pe_lab.models.base import (
-    Model,
-    ScoredPositions,
-    Vocabulary,
-    add_dropout,
-    dropout,
-    refuse_whole_sequence,
-)
+from pe_lab.models.base import Model, pick, refuse_whole_sequence
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.recurrent import InputEncodedConfig
 from pe_lab.pe.base import PositionalEncoding
@@ -126,17 +119,16 @@ class Mixer(nn.Module, ABC):
     out: nn.Linear
 
     @abstractmethod
-    def forward(
-        self, x_BTE: Tensor, cache: MatrixState | None, scored: ScoredPositions | None
-    ) -> Tensor:
-        """(B, T, E) to (B, T, E), or (N, E) of the scored tokens; the cache is updated."""
+    def forward(self, x_BTE: Tensor, cache: MatrixState | None) -> Tensor:
+        """(B, T, E) to (B, T, E); the cache is updated."""
 
 
 class Block(nn.Module):
     """A mixer and, unless its width is None, a SwiGLU feed-forward, each in a residual branch."""
 
-    def __init__(self, d_model: int, mixer: Mixer, d_ff: int | None) -> None:
+    def __init__(self, d_model: int, mixer: Mixer, d_ff: int | None, dropout: float) -> None:
         super().__init__()
+        self.drop = nn.Dropout(dropout)
         self.norm_mixer, self.mixer = nn.RMSNorm(d_model, eps=EPSILON), mixer
         self.ff: nn.ModuleDict | None = None
         if d_ff is not None:
@@ -146,22 +138,14 @@ class Block(nn.Module):
             )
 
     def forward(
-        self,
-        x: Tensor,
-        cache: MatrixState | None = None,
-        drop: Drop | None = None,
-        scored: ScoredPositions | None = None,
+        self, x: Tensor, cache: MatrixState | None = None, scored: Tensor | None = None
     ) -> Tensor:
         """(B, T, E) to (B, T, E), or (N, E) of the scored tokens."""
-        rows, drops = None, [drop and drop.at(place) for place in (1, 2)]
-        mixed = self.mixer(self.norm_mixer(x), cache, scored)
-        if scored is not None:
-            x, rows = scored.pick(x), scored.at_N
-        x = add_dropout(x, mixed, drops[0], rows)
+        x = pick(x + self.drop(self.mixer(self.norm_mixer(x), cache)), scored)
         if self.ff is None:
             return x
         gate, value = self.ff["up"](self.ff["norm"](x)).chunk(2, -1)
-        return add_dropout(x, self.ff["out"](F.silu(gate) * value), drops[1], rows)
+        return x + self.drop(self.ff["out"](F.silu(gate) * value))
 
 
 class LinearRecurrent(Model):
@@ -171,7 +155,7 @@ class LinearRecurrent(Model):
         self, cfg: LinearRecurrentConfig, vocab_size: int, encoding: PositionalEncoding
     ) -> None:
         super().__init__()
-        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
+        self.tied, self.drop = cfg.tied_embeddings, nn.Dropout(cfg.dropout)
         self.encoding = encoding
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         self.blocks = nn.ModuleList(cfg.new_block() for _ in range(cfg.n_layers))
@@ -199,14 +183,12 @@ class LinearRecurrent(Model):
         pos_BS: Tensor,
         cache: Cache | None = None,
         *,
-        scored: ScoredPositions | None = None,
-        key: int | None = None,
+        scored: Tensor | None = None,
     ) -> Tensor:
-        drop, last = self.drop(key), len(self.blocks) - 1
-        x = dropout(self.embed(tokens_BT, pos_BS, cache), drop)
+        x = self.drop(self.embed(tokens_BT, pos_BS, cache))
         for i, block in enumerate(self.blocks):
-            layer_cache, layer_drop = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
-            x = block(x, layer_cache, layer_drop, scored if i == last else None)
+            last = i == len(self.blocks) - 1
+            x = block(x, None if cache is None else cache.layers[i], scored if last else None)
         return self.norm(x)
 
 

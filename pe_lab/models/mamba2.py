@@ -8,7 +8,6 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.models.attention import features_to_heads, heads_to_features
-from pe_lab.models.base import ScoredPositions
 from pe_lab.models.linear_recurrent import (
     EPSILON,
     Block,
@@ -66,7 +65,7 @@ class Mamba2Config(LinearRecurrentConfig):
         return self.n_layers * self.d_model * (3 * self.inner + 2 * self.state_width)
 
     def new_block(self) -> Block:
-        return Block(self.d_model, StateSpace(self), None)
+        return Block(self.d_model, StateSpace(self), None, self.dropout)
 
 
 class StateSpace(Mixer):
@@ -85,9 +84,7 @@ class StateSpace(Mixer):
         self.norm = nn.RMSNorm(cfg.inner, eps=EPSILON)
         self.out = nn.Linear(cfg.inner, cfg.d_model, bias=False)
 
-    def forward(
-        self, x_BTE: Tensor, cache: MatrixState | None, scored: ScoredPositions | None
-    ) -> Tensor:
+    def forward(self, x_BTE: Tensor, cache: MatrixState | None) -> Tensor:
         xbc = self.conv(widened(self.xbc(x_BTE)), cache)
         x, b_BTD, c_BTD = xbc.split(self.widths, -1)
         x_BHTW = features_to_heads(x, self.n_heads)
@@ -96,6 +93,4 @@ class StateSpace(Mixer):
             k, q, v = b_BTD[:, None], c_BTD[:, None], x_BHTW * dt_BHT[..., None]
             mixed = scan(q, k, v, log_decay, cache=cache) + self.skip[:, None, None] * x_BHTW
         mixed = heads_to_features(mixed)
-        if scored is not None:
-            mixed, x_BTE = scored.pick(mixed), scored.pick(x_BTE)
         return self.out(self.norm(mixed * F.silu(self.gate(x_BTE))))

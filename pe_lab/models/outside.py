@@ -6,7 +6,6 @@ Shape letters: B batch, T new tokens, S tokens so far, V vocabulary.
 import inspect
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import failure, imported
 from pe_lab.core.memory import is_out_of_memory
-from pe_lab.models.base import Model, ModelConfig, ScoredPositions, Vocabulary
+from pe_lab.models.base import Model, pick
+from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
 
@@ -196,22 +196,14 @@ class Outside(Model):
         pos_BS: Tensor,
         cache: Any = None,
         *,
-        scored: ScoredPositions | None = None,
-        key: int | None = None,
+        scored: Tensor | None = None,
     ) -> Tensor:
         if cache is not None and self.caches:
             return self._called(pos_BS.shape[1], tokens_BT, cache=cache)
         t = tokens_BT.shape[1]
         if cache is not None:
             tokens_BT = cache.tokens_BS.extend(tokens_BT)
-        seeded = self.training and key is not None
-        cuda = [self.device] if self.device.type == "cuda" else []
-        # The module drops by torch's generator: masks follow the key, as a resumed run needs.
-        with torch.random.fork_rng(cuda) if seeded else nullcontext():
-            if seeded:
-                torch.manual_seed(key)
-            logits_BTV = self._called(tokens_BT.shape[1], tokens_BT)[:, -t:]
-        return logits_BTV if scored is None else scored.pick(logits_BTV)
+        return pick(self._called(tokens_BT.shape[1], tokens_BT)[:, -t:], scored)
 
     def _called(self, length: int, tokens_BT: Tensor, **cache: Any) -> Tensor:
         """The module's logits; UsageError where it fails on more tokens than it was made for."""

@@ -11,13 +11,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.models.base import (
-    Model,
-    ModelConfig,
-    ScoredPositions,
-    Vocabulary,
-    refuse_whole_sequence,
-)
+from pe_lab.models.base import Model, pick, refuse_whole_sequence
+from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.conv import ConvKeys
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
@@ -88,7 +83,7 @@ class Recurrent(Model):
         encoding: PositionalEncoding,
     ) -> None:
         super().__init__()
-        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
+        self.tied, self.drop = cfg.tied_embeddings, nn.Dropout(cfg.dropout)
         self.encoding = encoding
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         e = cfg.d_model
@@ -115,23 +110,17 @@ class Recurrent(Model):
         pos_BS: Tensor,
         cache: RecurrentCache | None = None,
         *,
-        scored: ScoredPositions | None = None,
-        key: int | None = None,
+        scored: Tensor | None = None,
     ) -> Tensor:
         x = self.embed(tokens_BT, pos_BS, cache)
-        drop = self.drop(key)
         before = [] if cache is None else cache.states
         states = []
         for i, layer in enumerate(self.layers):
-            x = x if drop is None else drop.at(i)(x)
-            x, state = layer(x, before[i] if before else None)
+            x, state = layer(self.drop(x), before[i] if before else None)
             states.append(state)
         if cache is not None:
             cache.states = states
-        rows = None
-        if scored is not None:
-            x, rows = scored.pick(x), scored.at_N
-        return x if drop is None else drop.at(len(self.layers))(x, rows)
+        return self.drop(pick(x, scored))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from pe_lab.core.dropout import Drop
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
@@ -132,7 +131,8 @@ class Seq2Seq(InputOutput):
     ) -> None:
         super().__init__()
         e, n = cfg.d_model, cfg.n_layers
-        self.separator, self.p, self.encoding = separator, cfg.dropout, encoding
+        self.separator, self.encoding = separator, encoding
+        self.drop = nn.Dropout(cfg.dropout)
         self.tokens, self.conv = nn.Embedding(vocab_size, e), cfg.new_conv("embedding", e)
         self.readers = nn.ModuleList(Reader(2 * e if i else e, e) for i in range(n))
         self.start = nn.Linear(e, n * e, bias=False)
@@ -147,13 +147,10 @@ class Seq2Seq(InputOutput):
     def encodings(self) -> list[PositionalEncoding]:
         return [self.encoding]
 
-    def encode(
-        self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None, drop: Drop | None
-    ) -> Memory:
+    def encode(self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None) -> Memory:
         x = self.embed(tokens_BP, pos_BP, None)
-        for i, reader in enumerate(self.readers):
-            x = x if drop is None else drop.at(2 * i + 1)(x)
-            x = reader(x, seen_BP)
+        for reader in self.readers:
+            x = reader(self.drop(x), seen_BP)
         _, backwards_BE = x[:, 0].chunk(2, -1)
         start = self.start(backwards_BE).tanh().chunk(len(self.writers), -1)
         return Memory(x, self.compared(x), list(start), seen_BP)
@@ -163,28 +160,23 @@ class Seq2Seq(InputOutput):
         tokens_BU: Tensor,
         pos_BS: Tensor,
         memory: Memory,
-        drop: Drop | None,
         cache: DecoderCache | None,
     ) -> Tensor:
-        y_BUE = self.embed(tokens_BU, pos_BS, cache)
-        y_BUE = y_BUE if drop is None else drop.at(2)(y_BUE)
+        y_BUE = self.drop(self.embed(tokens_BU, pos_BS, cache))
         state = memory.start_BE
         if cache is not None and cache.state_BE is not None:
             state = cache.state_BE
         s, c = [], []
-        for i, y_BE in enumerate(y_BUE.unbind(1)):
+        for y_BE in y_BUE.unbind(1):
             c_BE = self._context(state[-1], memory)
-            rows = None
-            if drop is not None:
-                rows = i + y_BUE.shape[1] * torch.arange(len(y_BE), device=y_BE.device)
-            state = self._step(state, torch.cat([y_BE, c_BE], -1), drop, rows)
+            state = self._step(state, torch.cat([y_BE, c_BE], -1))
             s.append(state[-1])
             c.append(c_BE)
         if cache is not None:
             cache.state_BE = state
         read_out = self.read_out(torch.cat([torch.stack(s, 1), y_BUE, torch.stack(c, 1)], -1))
         t_BUE: Tensor = read_out.unflatten(-1, (-1, 2)).amax(-1)
-        return t_BUE if drop is None else drop.at(0)(t_BUE)
+        return self.drop(t_BUE)
 
     def _context(self, state_BE: Tensor, memory: Memory) -> Tensor:
         """The attention of a state to the input, c_i, (B, 2E)."""
@@ -195,19 +187,11 @@ class Seq2Seq(InputOutput):
         weight_B1P = score_BP.softmax(-1)[:, None]
         return (weight_B1P.to(memory.h_BPE.dtype) @ memory.h_BPE).squeeze(1)
 
-    def _step(
-        self, state: list[Tensor], x_BE: Tensor, drop: Drop | None, rows_B: Tensor | None
-    ) -> list[Tensor]:
-        """The next state of each layer.
-
-        Args:
-            rows_B: the indices of the tokens, for the dropout masks.
-        """
+    def _step(self, state: list[Tensor], x_BE: Tensor) -> list[Tensor]:
+        """The next state of each layer."""
         after = []
         for i, (writer, before_BE) in enumerate(zip(self.writers, state, strict=True)):
-            if i and drop is not None:
-                x_BE = drop.at(2 * i + 2)(x_BE, rows_B)
-            x_BE = writer(x_BE, before_BE)
+            x_BE = writer(self.drop(x_BE) if i else x_BE, before_BE)
             after.append(x_BE)
         return after
 

@@ -19,19 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.core.dropout import Drop
-from pe_lab.models.attention import Attention, MultiHeadAttention, last_positions
-from pe_lab.models.base import (
-    DecoderConfig,
-    Model,
-    ScoredPositions,
-    TransformerSizes,
-    Vocabulary,
-    add_dropout,
-    dropout,
-    refuse_whole_sequence,
-)
+from pe_lab.models.attention import MultiHeadAttention, ProjectedAttention, last_positions
+from pe_lab.models.base import Model, pick, refuse_whole_sequence
+from pe_lab.models.config import DecoderConfig, TransformerSizes, Vocabulary
 from pe_lab.models.kv_cache import Cache, LayerCache
+from pe_lab.models.normalizers import ASEntmax
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -45,40 +37,8 @@ class TransformerConfig(TransformerSizes):
     projection: Qiu 2025 (2505.06708). ``qk_norm`` normalises each head's queries and keys by
     RMSNorm before any rotation: Henry 2020 (2010.04245), in the form of Qwen3 and Gemma 3.
     ``normalizer`` replaces softmax by 1.5-entmax, whose weights can be exactly 0; ``asentmax``
-    first multiplies the logits by a factor that grows with the keys seen (``AdaptiveScale``).
+    first multiplies the logits by a factor that grows with the keys seen.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.normalizer is not None and self.sink:
-            raise ValueError(
-                f"sink=true adds to the denominator of softmax, and normalizer={self.normalizer} "
-                "has none: set sink=false or normalizer=null"
-            )
-        if self.normalizer == "asentmax" and self.logn is not None:
-            raise ValueError(
-                f"logn={self.logn} scales logits with the length, and so does "
-                "normalizer=asentmax: set logn=null, or normalizer=entmax"
-            )
-
-    def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if self.normalizer is not None and "normalize" in encoding.hooks():
-            return (
-                f"replaces softmax, and so does model.normalizer={self.normalizer}: set "
-                "model.normalizer=null, or choose one that leaves softmax ({fitting})"
-            )
-        if self.normalizer == "asentmax" and encoding.scales_logits is not None:
-            on, off = encoding.scales_logits
-            return (
-                f"with {on} scales logits with the length, as model.normalizer=asentmax does: set "
-                f"pe.{off} or model.normalizer=entmax"
-            )
-        if self.sink and "normalize" in encoding.hooks():
-            return (
-                "replaces softmax, whose denominator model.sink=true adds to: set "
-                "model.sink=false, or choose one that leaves softmax ({fitting})"
-            )
-        return self.refuses_scaling(encoding)
 
     def build(
         self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]
@@ -91,19 +51,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, cfg: TransformerSizes) -> None:
         super().__init__()
-        self.activation, self.drops_hidden = cfg.activation, cfg.hidden_dropout
+        self.activation = cfg.activation
         self.up = nn.Linear(cfg.d_model, (2 if cfg.activation == "swiglu" else 1) * cfg.ff_width)
         self.out = nn.Linear(cfg.ff_width, cfg.d_model)
+        self.drop = nn.Dropout(cfg.dropout if cfg.hidden_dropout else 0)
 
-    def forward(self, h: Tensor, drop: Drop | None = None, rows: Tensor | None = None) -> Tensor:
-        """
-        Args:
-            drop, rows: dropout of the hidden units, if they are dropped, as in ``Drop``.
-        """
-        hidden = self.hidden(h)
-        if drop is not None and self.drops_hidden:
-            hidden = drop(hidden, rows)
-        return self.out(hidden)
+    def forward(self, h: Tensor) -> Tensor:
+        return self.out(self.drop(self.hidden(h)))
 
     def hidden(self, h: Tensor) -> Tensor:
         """The hidden layer after its activation."""
@@ -117,7 +71,7 @@ class FeedForward(nn.Module):
 class Layer(nn.Module, ABC):
     """One layer of a decoder."""
 
-    attention: Attention
+    attention: ProjectedAttention
 
     @abstractmethod
     def forward(
@@ -126,11 +80,10 @@ class Layer(nn.Module, ABC):
         pos_BS: Tensor,
         carried: Any = None,
         cache: LayerCache | None = None,
-        drop: Drop | None = None,
-        scored: ScoredPositions | None = None,
+        scored: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Hidden states (B, T, E), and the state that the encoding passes to the next layer
-        (``AttentionInputs.carried``). With ``scored``, as in the last layer, the states of these
+        (``AttentionInputs.carried``). With ``scored``, in the last layer, the states of these
         tokens alone, (N, E)."""
 
     @abstractmethod
@@ -139,14 +92,18 @@ class Layer(nn.Module, ABC):
 
 
 class Block(Layer):
-    """Attention and feed-forward, each in a residual branch, normalised before or after."""
+    """Attention and feed-forward, each in a residual branch, normalised before or after.
+
+    pre     x = x + attention(norm(x)),    x = x + ff(norm(x))
+    post    x = norm(x + attention(x)),    x = norm(x + ff(x))
+    """
 
     attention: MultiHeadAttention
 
     def __init__(self, cfg: TransformerSizes, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.pre, self.scaled = cfg.norm_position == "pre", cfg.init == "scaled"
-        self.attention, self.ff = attention, FeedForward(cfg)
+        self.attention, self.ff, self.drop = attention, FeedForward(cfg), nn.Dropout(cfg.dropout)
         self.norm_attention, self.norm_ff = cfg.new_norm(), cfg.new_norm()
 
     def forward(
@@ -155,33 +112,27 @@ class Block(Layer):
         pos_BS: Tensor,
         carried: Any = None,
         cache: LayerCache | None = None,
-        drop: Drop | None = None,
-        scored: ScoredPositions | None = None,
+        scored: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        encoding, rows = self.attention.encoding, None
-        drops = [drop and drop.at(place) for place in (1, 2, 3)]
+        encoding = self.attention.encoding
         x = encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm_attention(x) if self.pre else x
-        a, carried = self.attention(h, pos_BS, carried, cache, drops[0], scored=scored)
-        if scored is not None:
-            x, rows = scored.pick(x), scored.at_N
-        x = add_dropout(x, a, drops[1], rows)
-        if self.pre:
-            h = self.norm_ff(x)
-            x = add_dropout(x, self.ff(h, drop, rows), drops[2], rows)
-        else:
-            h = self.norm_attention(x)
-            x = self.norm_ff(add_dropout(h, self.ff(h, drop, rows), drops[2], rows))
-        return x, carried if scored is not None else encoding.update_state(carried, h)
+        a, carried = self.attention(h, pos_BS, carried, cache)
+        x = pick(x + self.drop(a), scored)
+        h = self.norm_ff(x) if self.pre else self.norm_attention(x)
+        x = (x if self.pre else h) + self.drop(self.ff(h))
+        if scored is None:
+            carried = encoding.update_state(carried, h)
+        return (x if self.pre else self.norm_ff(x)), carried
 
     def initialise(self, n_layers: int) -> None:
         for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):
             draw(linear, biases=not self.scaled)
         if self.attention.gate is not None:
             draw(self.attention.gate)
-        if (scale := self.attention.scale) is not None:
-            draw(scale.beta)
-            draw(scale.gamma)
+        if isinstance(self.attention.normalizer, ASEntmax):
+            draw(self.attention.normalizer.beta)
+            draw(self.attention.normalizer.gamma)
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))
@@ -206,7 +157,7 @@ class Decoder(Model):
 
     def __init__(self, cfg: DecoderConfig, vocab_size: int, layers: Iterable[Layer]) -> None:
         super().__init__()
-        self.tied, self.p = cfg.tied_embeddings, cfg.dropout
+        self.tied, self.drop = cfg.tied_embeddings, nn.Dropout(cfg.dropout)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         self.blocks = nn.ModuleList(layers)
         self.conv = cfg.new_conv("embedding", cfg.d_model)
@@ -235,16 +186,13 @@ class Decoder(Model):
         pos_BS: Tensor,
         cache: Cache | None = None,
         *,
-        scored: ScoredPositions | None = None,
-        key: int | None = None,
+        scored: Tensor | None = None,
     ) -> Tensor:
-        drop, carried, last = self.drop(key), None, len(self.blocks) - 1
-        x = dropout(self.embed(tokens_BT, pos_BS, cache), drop)
+        x, carried = self.drop(self.embed(tokens_BT, pos_BS, cache)), None
         for i, layer in enumerate(self.blocks):
-            layer_cache, layer_drop = cache and cache.layers[i], drop and drop.at(4 * (i + 1))
-            # The last layer computes the scored tokens only.
-            chosen = scored if i == last else None
-            x, carried = layer(x, pos_BS, carried, layer_cache, layer_drop, chosen)
+            last = i == len(self.blocks) - 1
+            layer_cache = None if cache is None else cache.layers[i]
+            x, carried = layer(x, pos_BS, carried, layer_cache, scored if last else None)
         return self.norm(x)
 
 

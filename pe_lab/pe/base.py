@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from pe_lab.pe.functional import additive, causal_mask
+from pe_lab.pe.functional import causal_mask
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
@@ -226,9 +226,9 @@ class PositionalEncoding(nn.Module):
         """The whole logits, from the content term q.k / sqrt(D) and other inputs."""
         return content_BHTS
 
-    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
-        """Attention weights from logits; the default is softmax over what the mask allows."""
-        return (logits_BHTS + additive(mask_TS, logits_BHTS.dtype)).softmax(-1)
+    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor | None:
+        """Attention weights from logits; None: the model has them, by softmax if not otherwise."""
+        return None
 
     def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
         """(B, H, T, D), added to weights @ v."""

@@ -189,10 +189,10 @@ class Combined(PositionalEncoding):
             total_BHTS = changed_BHTS if first else total_BHTS + (changed_BHTS - plain_BHTS)
         return total_BHTS
 
-    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor | None:
         for part in self.serving("normalize"):
             return part.normalize(logits_BHTS, mask_TS)
-        return super().normalize(logits_BHTS, mask_TS)
+        return None
 
     def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
         return _sum(part.values(weights_BHTS, inputs) for part in self.serving("values"))

@@ -115,6 +115,11 @@ def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
 
 
+def masked_softmax(logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
+    """softmax over the keys that the mask allows."""
+    return (logits_BHTS + additive(mask_TS, logits_BHTS.dtype)).softmax(-1)
+
+
 @dataclass(frozen=True)
 class Rotation:
     """The factors of queries and keys, each pair of features being read as a complex number.

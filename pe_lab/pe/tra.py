@@ -2,7 +2,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import widened
+from pe_lab.pe.functional import masked_softmax, widened
 from pe_lab.pe.hard_alibi import FAR
 
 
@@ -43,7 +43,7 @@ class TRA(PositionalEncoding):
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         # A row of keys that are not seen would share its weight among them.
-        return super().normalize(logits_BHTS, mask_TS) * (logits_BHTS > FAR / 2)
+        return masked_softmax(logits_BHTS, mask_TS) * (logits_BHTS > FAR / 2)
 
     def ablations(self) -> dict[str, PositionalEncoding]:
         """Without the threshold nothing is left to count."""

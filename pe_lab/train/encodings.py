@@ -7,7 +7,7 @@ from typing import Any
 from pe_lab.config.check import encoding_section, repository_of
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
-from pe_lab.models.base import ModelConfig
+from pe_lab.models.config import ModelConfig
 from pe_lab.models.outside import OWN_POSITIONS
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.combined import Combined

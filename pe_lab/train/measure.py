@@ -20,7 +20,7 @@ from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import computed
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints, Task
-from pe_lab.models.base import Model, ScoredPositions
+from pe_lab.models.base import Model
 from pe_lab.pe.positions import Numbers, Positions
 from pe_lab.train.plan import Plan
 
@@ -214,7 +214,7 @@ def answer(
     wrong, losses = [], []
     with evaluating(model):
         for part, pos in chunks(data, positions, batch_tokens, poll):
-            scored = ScoredPositions.of(part.scored, device)
+            scored = torch.from_numpy(np.flatnonzero(part.scored)).to(device)
             with autocast():
                 tokens = torch.from_numpy(part.tokens).to(device)
                 logits = model.unembed(model(tokens, pos.to(device), scored=scored))

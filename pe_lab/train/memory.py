@@ -13,7 +13,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
 from pe_lab.core.memory import is_out_of_memory
 from pe_lab.core.task import TRAIN, Task
-from pe_lab.models.base import ModelConfig
+from pe_lab.models.config import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.train.optimizer import state_per_weight
 

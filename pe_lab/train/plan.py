@@ -15,7 +15,8 @@ from pe_lab.core.instantiate import instantiate
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import torch_seed
 from pe_lab.core.task import TRAIN, Task
-from pe_lab.models.base import Model, ModelConfig, Vocabulary
+from pe_lab.models.base import Model
+from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
 from pe_lab.train.encodings import build_encodings, refuse_encoding, refused, refused_positions

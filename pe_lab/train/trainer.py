@@ -19,7 +19,7 @@ from pe_lab.core.errors import DamagedError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
-from pe_lab.models.base import Model, ScoredPositions
+from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
@@ -37,27 +37,19 @@ class Microbatch:
     Args:
         counted: True at the positions of the loss, (B, T).
         pos: (1 or B, T).
-        key: the key of the dropout masks.
     """
 
     batch: Batch
     counted: Bools
     pos: Tensor
-    key: int
 
 
-def summed_loss(
-    model: Model, batch: Batch, counted: Bools, pos: Tensor, key: int | None = None
-) -> Tensor:
-    """Cross-entropy summed over the counted positions; the last layer and the logits are computed
-    there only. ``key`` is that of the dropout masks."""
+def summed_loss(model: Model, batch: Batch, counted: Bools, pos: Tensor) -> Tensor:
+    """Cross-entropy summed over the counted positions; the logits are computed there only."""
     device = model.device
     targets = torch.from_numpy(batch.targets[counted]).to(device)
     tokens = torch.from_numpy(batch.tokens).to(device)
-    if counted.all():
-        hidden = model(tokens, pos, key=key).flatten(0, 1)
-    else:
-        hidden = model(tokens, pos, scored=ScoredPositions.of(counted, device), key=key)
+    hidden = model(tokens, pos, scored=torch.from_numpy(np.flatnonzero(counted)).to(device))
     return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
 
 
@@ -208,11 +200,10 @@ class Trainer:
                 f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
             )
         n, parts = len(batch), []
-        for number, rows in enumerate(np.array_split(np.arange(n), cfg.accumulate)):
+        for rows in np.array_split(np.arange(n), cfg.accumulate):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
-            key = torch_seed(seed, "dropout", self.step, number)
-            parts.append(Microbatch(part, counted[rows], pos, key))
+            parts.append(Microbatch(part, counted[rows], pos))
         return parts
 
     def train_on(self, microbatches: list[Microbatch]) -> None:
@@ -221,7 +212,7 @@ class Trainer:
         for part in microbatches:
             with self.model.autocast(self.config.precision):
                 pos = part.pos.to(self.device)
-                part_loss = summed_loss(self.model, part.batch, part.counted, pos, part.key)
+                part_loss = summed_loss(self.model, part.batch, part.counted, pos)
             torch.autograd.backward(part_loss / total)
             loss += part_loss.detach() / total
         norm = self.optimizer.clip(self.config.clip)

@@ -12,7 +12,7 @@ from docs import facts
 from pe_lab.kernels import dispatch
 from pe_lab.kernels.floater import FastSlope
 from pe_lab.kernels.requests import Request
-from pe_lab.models.base import Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.pe.floater import Slope
 from pe_lab.train.encodings import build_encodings
 

@@ -27,7 +27,7 @@ from pe_lab.check import encodings
 from pe_lab.check.base import fast_equals_plain
 from pe_lab.kernels import apply, dispatch
 from pe_lab.kernels.apply import FastAttention, accelerate, by_blocks
-from pe_lab.models.base import LayerConfig
+from pe_lab.models.config import LayerConfig
 from pe_lab.pe import path
 from pe_lab.pe.functional import consecutive, span
 
