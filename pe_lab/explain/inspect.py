@@ -205,7 +205,6 @@ def _trace(
     pos_BS: Tensor,
     carried: Any = None,
     cache: Any = None,
-    drop: Any = None,
 ) -> LayerTrace:
     if cache is not None:
         raise ValueError("a pass with a key cache is not traced: give whole sequences")
