@@ -154,7 +154,7 @@ def draw(name: str) -> Picture:
         made = _all(encodings)
         blank = {p.quantity for p in made if p.matrix.nan_to_num().abs().max() < 1e-12}
         if blank:
-            facts.move(encodings)
+            facts.add_noise(encodings)
             made = _all(encodings)
         varying = [panel for panel in made if not _constant(panel)]
         if not varying:
