@@ -6,8 +6,7 @@
     pe-lab why run=.. split=long_x4           this split instead
     pe-lab why run=.. details=true            parts of the encoding, layers, and attention itself
     pe-lab why run=.. format=csv              table, csv, json, markdown or latex
-    pe-lab why run=.. out=FILE.png            a picture: png, svg or pdf
-    pe-lab why run=.. out=FILE.parquet        every number, as pe-lab leaderboard reads it; suite=v2
+    pe-lab why run=.. to=FILE.parquet         every number, as pe-lab leaderboard reads it; suite=v2
     pe-lab why --config-dir FOLDER run=..     runs of your own encoding
 
 Each run takes some seconds, once: why.jsonl in its folder keeps the numbers, so a stopped command
@@ -15,6 +14,7 @@ continues where it was. force=true measures again. docs/why.md has the intervent
 controls and the rule of the verdict.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,30 +22,25 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.cli.eval import Progress
-from pe_lab.cli.run_argument import finished_runs, named
+from pe_lab.cli.run_argument import finished_runs
 from pe_lab.core.config_dir import trust
-from pe_lab.core.console import percent
-from pe_lab.core.errors import PeLabError, RunError, UsageError, writing
-from pe_lab.core.files import write_new_file
+from pe_lab.core.console import console, percent
+from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.core.output import counted
 from pe_lab.core.signals import StopOnSignal, stopping
 from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
 from pe_lab.explain.record import Diagnosis, Row
 from pe_lab.explain.verdict import CAUSES, verdict
 from pe_lab.results import verdicts
+from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.frame import read_runs, runs_of, splits_of
 from pe_lab.results.labels import labels
-from pe_lab.results.presentation.formats import Cell as Text
-from pe_lab.results.presentation.formats import Format, Table, print_tables
-from pe_lab.results.suite import DEFAULT, Suite, load_suite
+from pe_lab.results.suite import DEFAULT, load_suite
 from pe_lab.store.run_folder import RunFolder
 
-PICTURES, PARQUET = (".png", ".svg", ".pdf"), ".parquet"
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""
-FIELDS = ("value", "in_domain", "restored")
 SHOWN = ("error", "intervention", "control")
 """The kinds of rows that are shown without ``details``."""
 CAPTION = (
@@ -65,8 +60,8 @@ class WhyOptions(Options):
     split: str | None = None
     details: Flag = False
     force: Flag = False
-    format: Format = "table"
-    out: Path | None = None
+    format: OutputFormat = "table"
+    to: Path | None = None
     suite: str = DEFAULT
     runs_dir: Path = Path("runs")
 
@@ -81,7 +76,8 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(WhyOptions, rest)
-    _check_out(options)
+    if options.to is not None and (options.to.suffix != ".parquet" or options.to.exists()):
+        raise UsageError(f"to={options.to}: give a new .parquet file")
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
     paths = _paths(options)
     left_out: list[PeLabError] = []
@@ -91,50 +87,26 @@ def show(words: Sequence[str]) -> None:
     if not found:
         raise left_out[0]
     cells = cells_of(found)
-    first = "\n".join(cell.sentence for cell in cells) if len(cells) <= SENTENCES else ""
-    table = _of_cells(cells) if len(cells) > 1 else _of_cell(cells[0], options.details)
-    facts = {"verdicts": [cell.facts() for cell in cells]}
-    notes = [] if options.out is None else _write(options.out, found, cells, suite)
-    print_tables(options.format, [table], frame_of(found), None, notes, facts, first)
+    if options.to is not None:
+        rows, left = verdicts.shippable(found, suite)
+        digest = verdicts.write(rows, options.to)
+        runs = rows["run_id"].n_unique()
+        print(f"{options.to}: {runs} runs, {len(left)} left out, SHA-256 {digest}..")
+    elif options.format == "json":
+        numbers = frame_of(found).to_dicts()
+        print(json.dumps({"verdicts": [cell.facts() for cell in cells], "rows": numbers}))
+    elif options.format == "csv":
+        print(frame_of(found).write_csv(), end="")
+    else:
+        if options.format == "table" and len(cells) <= SENTENCES:
+            console().print("\n".join(cell.sentence for cell in cells), soft_wrap=True)
+        table = (
+            table_of_cells(cells) if len(cells) > 1 else table_of_rows(cells[0], options.details)
+        )
+        print_tables(options.format, [table])
     if left_out:
         runs = f"{len(left_out)} of {len(paths)} runs not diagnosed"
         raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
-
-
-def _check_out(options: WhyOptions) -> None:
-    """UsageError if ``out`` is no such kind of file, or is there."""
-    out = options.out
-    if "suite" in options.model_fields_set and (out is None or out.suffix.lower() != PARQUET):
-        raise UsageError("suite= has no effect without out=FILE.parquet: leave it out")
-    if out is None:
-        return
-    if out.suffix.lower() not in (*PICTURES, PARQUET):
-        raise UsageError(f"out={out} is not allowed: give a .png, .svg, .pdf or .parquet file")
-    if not out.parent.is_dir():
-        raise UsageError(f"out={out}: {out.parent} is not a folder: make it, or name another")
-    if out.exists():
-        raise UsageError(f"out={out} is there already: give another name")
-
-
-def _write(out: Path, found: Sequence[Diagnosed], cells: Sequence[Cell], suite: Suite) -> list[str]:
-    """Write the picture or the numbers; returns what to say of them."""
-    if out.suffix.lower() == PARQUET:
-        rows, left = verdicts.shippable(found, suite)
-        runs = counted(rows["run_id"].n_unique(), "run")
-        notes = [f"{out}: {runs}, SHA-256 {verdicts.write(rows, out)}.."]
-        if left:
-            notes.append(
-                f"{counted(len(left), 'run')} left out, made for tuning or otherwise than suite "
-                f"{suite.name} scores: {named(left)}"
-            )
-        return notes
-    from pe_lab.report.html import drawn
-    from pe_lab.report.why import picture
-
-    image = drawn(picture(cells), out.suffix[1:].lower())
-    with writing(out):
-        write_new_file(out, image)
-    return []
 
 
 def diagnosed(
@@ -224,30 +196,36 @@ def _worst(runs: pl.DataFrame) -> dict[str, str]:
     return found
 
 
-def _of_cell(cell: Cell, details: bool) -> Table:
+def table_of_rows(cell: Cell, details: bool) -> Table:
+    """One setting: a row for each intervention, the mean over its seeds."""
     rows = [row for row in cell.seeds[0].diagnosis.rows if details or row.kind in SHOWN]
-    shown = [
-        [Text(row.name), *(Text(_number(cell, row, field)) for field in FIELDS)] for row in rows
+
+    def write(row: Row, field: str) -> str:
+        value = cell.mean(row.name, field)
+        plain_number = row.kind == "attention" or row.name.startswith("factor")
+        return f"{value:.2f}" if plain_number and value is not None else percent(value)
+
+    columns = {"value": cell.split, "in_domain": "in domain", "restored": "restored"}
+    numbers = {head: [write(row, field) for row in rows] for field, head in columns.items()}
+    frame = pl.DataFrame({"": [row.name for row in rows], **numbers})
+    title = f"{cell.task}, {cell.pe}: error in %, mean of {len(cell.seeds)} seeds"
+    return Table(frame, title=title, notes=(CAPTION,))
+
+
+def table_of_cells(cells: Sequence[Cell]) -> Table:
+    """Several settings: a row for each, with its verdict and what each intervention restores."""
+    rows = [
+        {
+            "task": cell.task,
+            "encoding": cell.pe,
+            "split": cell.split,
+            "verdict": cell.verdict.cause,
+            "seeds": f"{cell.verdict.k}/{cell.verdict.n}",
+            "error": percent(cell.mean("plain", "value")),
+            "in domain": percent(cell.mean("plain", "in_domain")),
+            **{n: percent(cell.verdict.shares.get(n)) for n in (*CAUSES.values(), "oracle")},
+        }
+        for cell in cells
     ]
-    columns = ["", cell.split, "in domain", "restored"]
-    return Table(f"{cell.task}, {cell.pe}: error in %, mean of {len(cell.seeds)} seeds", columns, 1,
-                 shown, CAPTION)  # fmt: skip
-
-
-def _number(cell: Cell, row: Row, field: str) -> str:
-    value = cell.mean(row.name, field)
-    plain_number = row.kind == "attention" or row.name.startswith("factor")
-    return f"{value:.2f}" if plain_number and value is not None else percent(value)
-
-
-def _of_cells(cells: Sequence[Cell]) -> Table:
-    names = [*CAUSES.values(), "oracle"]
-    rows = []
-    for cell in cells:
-        found = cell.verdict
-        numbers = (cell.mean("plain", "value"), cell.mean("plain", "in_domain"))
-        shares = (found.shares.get(name) for name in names)
-        words = (cell.task, cell.pe, cell.split, found.cause, f"{found.k}/{found.n}")
-        rows.append([*map(Text, words), *(Text(percent(value)) for value in (*numbers, *shares))])
-    columns = ["task", "encoding", "split", "verdict", "seeds", "error", "in domain", *names]
-    return Table("Why: error, and the share restored, in %", columns, 4, rows, CAPTION)
+    title = "Why: error, and the share restored, in %"
+    return Table(pl.DataFrame(rows), title=title, notes=(CAPTION,))

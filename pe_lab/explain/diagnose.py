@@ -5,7 +5,7 @@
 Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -41,8 +41,8 @@ from pe_lab.explain.interventions import (
     usual_penalty,
     without_conv,
 )
-from pe_lab.explain.measures import QUANTITIES, Attended, attended
-from pe_lab.explain.record import METHOD, Diagnosis, Distance, Row, keep, read_diagnoses
+from pe_lab.explain.measures import QUANTITIES, attended
+from pe_lab.explain.record import METHOD, Diagnosis, Row, keep, read_diagnoses
 from pe_lab.models.base import Model
 from pe_lab.models.conv import CausalConv
 from pe_lab.models.transformer import Decoder, Layer
@@ -138,13 +138,9 @@ class _Bench:
         self._attention()
         metrics = self.run.summary["metrics"]
         guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
-        distances = [
-            *self._distances(IN_DOMAIN, self.near, self.attended),
-            *self._distances(self.split, self.far, self.beyond),
-        ]
         return Diagnosis(
             str(self.run.summary["identity"]), METHOD, self.split, guess[0], guess[1],
-            len(self.far), self.heads, self.rows, distances,
+            len(self.far), self.heads, self.rows,
         )  # fmt: skip
 
     def _clamped(self) -> None:
@@ -275,23 +271,10 @@ class _Bench:
             ]
             self.rows.append(Row(f"mass of {are} answers", "attention", *values))
 
-    def _distances(self, split: str, questions: Asked, found: Attended) -> Iterator[Distance]:
-        upper = 2 ** np.ceil(np.log2(np.maximum(questions.distance, 1))).astype(int)
-        mass, margin = (found.of(name, self.heads).numpy() for name in ("mass", "margin"))
-        for top in np.unique(upper):
-            here = (upper == top) & np.isfinite(margin)
-            if n := int(here.sum()):
-                yield Distance(
-                    split, int(top), float(mass[here].mean()), float(margin[here].mean()), n
-                )
-
     def _has_term(self) -> bool:
         """Whether what the encoding adds can be told from the product of queries and keys."""
         encodings = self.model.encodings
         if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
-            return False
-        attentions = [layer.attention for layer in _layers(self.model)]
-        if any(one.scales_logits or one.scale is not None for one in attentions):
             return False
         return any({"bias", "logits"} & e.hooks() for e in encodings)
 

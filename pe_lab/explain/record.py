@@ -41,18 +41,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Distance:
-    """Attention to the tokens that hold the answer at distances above half of ``distance``, up to
-    it: the mean ``mass`` and ``margin`` of ``answers`` answers."""
-
-    split: str
-    distance: int
-    mass: float
-    margin: float
-    answers: int
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """What was measured of one run on one split.
 
@@ -71,7 +59,6 @@ class Diagnosis:
     answers: int
     heads: list[tuple[int, int]]
     rows: list[Row]
-    distances: list[Distance]
 
     @cached_property
     def by_name(self) -> dict[str, Row]:

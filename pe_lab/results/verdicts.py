@@ -149,7 +149,7 @@ def diagnosed(rows: pl.DataFrame) -> list[Diagnosed]:
         numbers = [Row(*row) for row in part.select(*Row.__annotations__).iter_rows()]
         diagnosis = Diagnosis(
             one["run_id"].rpartition("-")[2], one["method"], one["split"], one["guess"],
-            one["guess_in_domain"], one["answers"], [], numbers, [],
+            one["guess_in_domain"], one["answers"], [], numbers,
         )  # fmt: skip
         place = one["task"], one["entry"], one["seed"], one["run_id"]
         found.append(_of_entry(place, diagnosis))

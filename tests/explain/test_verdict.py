@@ -24,7 +24,7 @@ def diagnosis(plain=0.3, in_domain=0.0, restored=None, **rows):
     for name, (value, near) in names.items():
         share = shares.get(name)
         made.append(Row(name, "control" if share is None else "intervention", value, near, share))
-    return Diagnosis("0", 1, "long", 0.5, 0.5, 100, [(1, 0)], made, [])
+    return Diagnosis("0", 1, "long", 0.5, 0.5, 100, [(1, 0)], made)
 
 
 CASES = {

@@ -301,10 +301,8 @@ def test_an_encoding_of_the_users_own_needs_no_line_for_it(here, tmp_path, monke
     [
         (["run=alibi/seed0", "split=nope"], ["split=nope", "sparse"]),
         (["run=none"], ["model=transformer", "lstm"]),
-        (["run=alibi", "out=why.gif"], ["out=why.gif", ".svg"]),
-        (["run=alibi", "suite=quick"], ["suite=", "out=FILE.parquet"]),
+        (["run=alibi", "to=why.gif"], [".parquet"]),
         (["run=nothing"], ["run=nothing"]),
-        (["run=alibi", "out=no/why.svg"], ["no is not a folder"]),
         (["task=recall"], ["task=recall", "train"]),
         ([], ["run=FOLDER"]),
         (["run=alibi", "pe=rope"], ["not both"]),
@@ -312,10 +310,3 @@ def test_an_encoding_of_the_users_own_needs_no_line_for_it(here, tmp_path, monke
 )
 def test_refusals(run_cli, words, parts):
     assert_refused(run_cli("why", *words), *parts)
-
-
-def test_a_picture(run_cli, tmp_path):
-    path = tmp_path / "why.SVG"
-    succeeded(run_cli("why", "run=alibi", f"out={path}"))
-    assert_has(path.read_text(), "added error restored", "attention on the answer", "margin")
-    assert_refused(run_cli("why", "run=alibi", f"out={path}"), "is there already")
