@@ -1,16 +1,12 @@
-"""The identity of a run, a hash of everything in its configuration that can change its numbers,
-and the name of a sweep, which is the same whenever its command is run again.
+"""The identity of a run: a hash of everything in its configuration that can change its numbers.
 
-``EXCLUDED`` is the one list of keys that are not part of it; results, the names of sweeps and
-provenance read it. This module imports neither torch nor pydantic.
+``EXCLUDED`` is the one list of keys that are not part of it. This module does not import torch.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from datetime import date
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
@@ -111,11 +107,11 @@ def any_seed(config: Mapping[str, Any]) -> dict[str, Any]:
     same seed."""
     seed = config["seed"]
     data = seed["data"] if isinstance(seed, Mapping) else seed
-    found = {**config, "seed": {"init": seed["init"]} if isinstance(seed, Mapping) else 0}
+    shared = {**config, "seed": {"init": seed["init"]} if isinstance(seed, Mapping) else 0}
     if origin := config["train"].get("from"):
         origin = re.sub(rf"/seed{data}-[0-9a-f]{{8}}@", "@", origin)
-        found["train"] = {**config["train"], "from": origin}
-    return found
+        shared["train"] = {**config["train"], "from": origin}
+    return shared
 
 
 def _without_added(value: Any) -> Any:
@@ -130,50 +126,6 @@ def _without_added(value: Any) -> Any:
         for name, one in value.items()
         if name not in added or one != added[name]
     }
-
-
-LONGEST = 100
-"""The maximum number of characters; a folder, a wandb group and its legend allow that many."""
-
-
-def sweep_name(words: Sequence[str], sweeps: Path) -> str:
-    """The folder name of a command's sweep: subject, swept keys, first start, digest.
-
-    ``flipflop--pe+seed--2026-11-21--3fa2b1c0`` for ``task=flipflop pe=cope,rope seed=0,1,2``.
-
-    Args:
-        words: the overrides of the command.
-        sweeps: the parent folder; if it holds a sweep of the same command, that name is returned.
-    """
-    relevant = sorted(word for word in words if not operational(word))
-    digest = hashlib.sha256("\0".join(relevant).encode()).hexdigest()[:8]
-    for before in sorted(sweeps.glob(f"*--{digest}")):
-        return before.name
-    keys = swept(words)
-    values = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
-    subjects = [values[key] for key in ("experiment", "task") if key in values and key not in keys]
-    subject = "+".join(subjects).replace("/", "-") or "sweep"
-    room = LONGEST - len(f"{subject}----{date.today()}--{digest}")
-    while len("+".join(keys)) > room and len(keys) > 1:
-        keys = keys[:-1]
-    return "--".join([subject, "+".join(keys) or "one", date.today().isoformat(), digest])
-
-
-def swept(words: Sequence[str]) -> tuple[str, ...]:
-    """The keys with several values, in the order of the overrides."""
-    # Imported here: tables are made without Hydra.
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import OverrideParseException
-
-    keys = []
-    for word in words:
-        try:
-            (override,) = OverridesParser.create().parse_overrides([word])
-        except OverrideParseException:
-            continue
-        if override.is_sweep_override():
-            keys.append(str(override.key_or_group))
-    return tuple(keys)
 
 
 def operational(word: str) -> bool:
