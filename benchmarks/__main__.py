@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.parts import Scope
 from benchmarks.sides import SideError
 from pe_lab.core.console import console
-from pe_lab.experiment.provenance import environment
+from pe_lab.experiment.environment import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {
@@ -60,7 +60,7 @@ def main() -> int:
             "part step compares with x-transformers, which is not installed: pip install -c "
             "constraints.txt -e '.[peers]', or name other parts, --part attention"
         )
-    facts, _ = environment(1, "cpu")
+    facts = environment(1, "cpu")
     with suppress(metadata.PackageNotFoundError):
         facts["versions"]["x-transformers"] = metadata.version("x-transformers")
     facts |= {"cpu": facts["processor"], "cores": os.cpu_count(), "scope": args.scope}

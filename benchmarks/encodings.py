@@ -37,7 +37,7 @@ from pe_lab.config.schema import TrainConfig
 from pe_lab.core.console import console
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
-from pe_lab.experiment.provenance import environment, keep_freed_memory
+from pe_lab.experiment.environment import environment, keep_freed_memory
 from pe_lab.kernels.apply import accelerate
 from pe_lab.models.config import Vocabulary
 from pe_lab.train.encodings import build_encodings
@@ -101,7 +101,7 @@ def commit() -> str:
 
 def machine() -> dict[str, Any]:
     """The machine; results of two machines are not mixed in one table."""
-    known, _ = environment(1, "cpu")
+    known = environment(1, "cpu")
     kept = {key: known[key] for key in ("python", "cpu_capability", "threads")}
     return {"cpu": known["processor"], "torch": known["versions"]["torch"], **kept}
 

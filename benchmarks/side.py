@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gauges import clocks, peak, reset_peak, resident
 from benchmarks.ours import Built, composed
-from pe_lab.experiment.provenance import keep_freed_memory, prepare
+from pe_lab.experiment.environment import keep_freed_memory, prepare
 
 
 def answer(request: dict[str, Any], made: list[Built]) -> Any:

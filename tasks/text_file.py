@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pe_lab.core.errors import RunError, cannot_read
+from pe_lab.core.errors import MachineError, RunError
 from pe_lab.core.task import Ints
 
 Unit = Literal["characters", "bytes"]
@@ -69,7 +69,7 @@ class TextFile:
                     rows[row] = self._codes(file, int(start), length)
         except OSError as error:
             message = f"{self.path} cannot be read any more ({error.strerror})"
-            raise cannot_read(message, error) from None
+            raise MachineError(message) from None
         return np.searchsorted(np.array(self.alphabet), rows)
 
     def _codes(self, file: BinaryIO, start: int, length: int) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ import polars as pl
 from pe_lab.core.errors import RunError, UsageError, reason, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.options import parse
-from pe_lab.core.tracker import call_with_timeout
+from pe_lab.experiment.tracking import call_with_timeout
 from pe_lab.results.frame import GROUPS
 from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected

@@ -26,7 +26,7 @@ from pydantic import model_validator
 from pe_lab.core.config_dir import trust
 from pe_lab.core.console import console
 from pe_lab.core.errors import RunError, UsageError
-from pe_lab.core.files import remove_leftovers, replace_file
+from pe_lab.core.files import replace_file
 from pe_lab.core.options import parse, without_config_dir
 from pe_lab.core.output import counted
 from pe_lab.report.page import GENERATOR, chart_files, render, report, states, write_charts
@@ -101,8 +101,6 @@ def show(words: Sequence[str]) -> None:
 def _writing(path: Path) -> Iterator[None]:
     """Files in the folder of ``path``, or in the folder ``path``."""
     try:
-        for folder in (path, path.parent):
-            remove_leftovers(folder)
         yield
     except OSError as error:
         raise RunError(

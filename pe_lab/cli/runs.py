@@ -4,8 +4,10 @@
     pe-lab runs task=flipflop where="state!=finished"  filters as in pe-lab results
     pe-lab runs format=csv                             table, csv, json, markdown or latex
     pe-lab runs runs_dir=elsewhere                     the folder of the runs (runs)
+    pe-lab runs check=true                             compares all files with their digests, names
+                                                       damaged runs and ends with status 1
 
-inspect, generate and eval find a run by its hash: pe-lab inspect run=HASH.
+inspect and eval find a run by its hash: pe-lab inspect run=HASH.
 """
 
 import os
@@ -17,11 +19,14 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.core.options import parse
+from pe_lab.core.console import console
+from pe_lab.core.errors import PeLabError, RunError
+from pe_lab.core.options import Flag, parse
 from pe_lab.core.output import counted
 from pe_lab.results.labels import labels
 from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, selected
+from pe_lab.store.run_folder import RunFolder
 
 COLUMNS = ("task", "encoding", "seed", "hash", "setting", "state", "age", "size")
 
@@ -30,6 +35,7 @@ class RunsOptions(RunOptions):
     command = "runs"
 
     format: Format = "table"
+    check: Flag = False
 
 
 def show(words: Sequence[str]) -> None:
@@ -37,9 +43,13 @@ def show(words: Sequence[str]) -> None:
 
     Raises:
         UsageError: a wrong option or filter.
+        RunError: with ``check=true``, a file is damaged.
     """
     options = parse(RunsOptions, words)
     runs = selected(options)
+    if options.check:
+        check_files(runs)
+        return
     names = labels(runs) if len(runs) else {}
     found = [_facts(run, names) for run in runs.iter_rows(named=True)]
     found.sort(key=lambda facts: -facts["age_s"])
@@ -48,6 +58,20 @@ def show(words: Sequence[str]) -> None:
     title = f"{counted(len(found), 'run')}, {_size(sum(facts['bytes'] for facts in found))}"
     tables = [Table(title, COLUMNS, len(COLUMNS) - 2, lines)] if found else []
     print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
+
+
+def check_files(runs: pl.DataFrame) -> None:
+    """Compare the files of these runs with their digests; RunError if one is damaged."""
+    damaged = 0
+    for path in runs["path"]:
+        try:
+            RunFolder(Path(path)).check()
+        except PeLabError as error:
+            damaged += 1
+            console().print(str(error), soft_wrap=True)
+    if damaged:
+        raise RunError(f"{damaged} of {counted(len(runs), 'run')} damaged")
+    console().print(f"{counted(len(runs), 'run')}, nothing is damaged")
 
 
 def _facts(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

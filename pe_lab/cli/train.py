@@ -131,19 +131,19 @@ def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
 
 def _plan(cfg: DictConfig) -> "Plan":
     from pe_lab.config.check import check_composed
-    from pe_lab.experiment.begin import check_origin
+    from pe_lab.experiment.origin import check_origin
     from pe_lab.train.plan import plan
 
     return check_origin(plan(check_composed(cfg)))
 
 
 def _run(cfg: DictConfig, plan: "Plan") -> None:
-    from pe_lab.experiment.run import run_alone
+    from pe_lab.experiment.run import run_and_print
 
     # A recipe is a sweep; this is one of its runs.
     if params := cfg.hydra.sweeper.get("params"):
         logger.info("one run of a recipe that varies %s: -m runs them all", ", ".join(params))
-    run_alone(plan, as_typed(cfg.hydra.overrides.task))
+    run_and_print(plan, as_typed(cfg.hydra.overrides.task))
 
 
 def _hydra(args: Any) -> None:

@@ -28,16 +28,15 @@ from pe_lab.core.console import console, percent
 from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
-from pe_lab.core.signals import StopOnSignal, stopping
+from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
-from pe_lab.explain.record import Diagnosis, Row
-from pe_lab.explain.verdict import CAUSES, verdict
+from pe_lab.explain.record import Row
+from pe_lab.explain.verdict import CAUSES
 from pe_lab.results import verdicts
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.frame import read_runs, runs_of, splits_of
 from pe_lab.results.labels import labels
 from pe_lab.results.suite import DEFAULT, load_suite
-from pe_lab.store.run_folder import RunFolder
 
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""
@@ -124,14 +123,13 @@ def diagnosed(
         left_out: called with the error of a run that cannot be diagnosed; None: it is raised.
     """
     # Imported here: torch takes a second.
-    from pe_lab.experiment.tracking import track_later
     from pe_lab.explain.diagnose import recorded
 
     trust(config_dir)
     runs = runs_of(paths)
     names, worst, found = labels(runs), _worst(runs), []
     progress = Progress()
-    with StopOnSignal(), closing(progress):
+    with stop_on_signal(), closing(progress):
         for done, row in enumerate(runs.iter_rows(named=True)):
             progress.show(done, len(paths))
             if (stop := stopping()) is not None:
@@ -144,21 +142,9 @@ def diagnosed(
                     raise
                 left_out(error)
                 continue
-            track_later(RunFolder(path), _tracked(one))
             label = " ".join([row["pe"], names.get(setting, "")]).strip()
             found.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
     return found
-
-
-def _tracked(one: Diagnosis) -> dict[str, float | str]:
-    """What the run's tracker shows: the verdict of this seed, and the restored shares."""
-    begin = f"why/{one.split}"
-    shares = {
-        f"{begin}/{row.name.replace(' ', '_')}": row.restored
-        for row in one.rows
-        if row.kind == "intervention" and row.restored is not None
-    }
-    return {f"{begin}/verdict": verdict([one]).cause, **shares}
 
 
 def _paths(options: WhyOptions) -> list[Path]:

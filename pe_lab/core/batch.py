@@ -17,13 +17,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import orjson
-
-from pe_lab.core.files import read_file
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -114,7 +113,7 @@ def read_sequences(key: str, path: str) -> FromFile:
         ValueError: it cannot be read, or is not of the form.
     """
     try:
-        content = read_file(path)
+        content = Path(path).read_bytes()
     except OSError as error:
         raise ValueError(
             f"{key} names {path}, which cannot be read ({error.strerror}); give the path of a file "

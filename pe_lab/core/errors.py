@@ -1,6 +1,5 @@
 """Errors shown to users: one sentence and an exit status."""
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,15 +29,6 @@ class MachineError(RunError):
     """The machine refused, for example because the disk is full: the same may succeed later."""
 
 
-OF_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-    | {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS}
-    | {errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENOLCK}
-)
-"""Numbers of an ``OSError`` for want of room, memory, processes or open files, and of a disk or a
-network that fails; any other, as of a file that is not there, is an error of the code that ran."""
-
-
 class DamagedError(RunError):
     """A file that was read back is not as it was written; it is left as it is."""
 
@@ -47,46 +37,45 @@ class HeldError(RunError):
     """Another process is writing the run's folder."""
 
 
-def cannot_write(
-    path: Path, error: OSError, choose: str = "another runs_dir, then run the same command again"
-) -> MachineError:
-    """The error for a file that cannot be written.
+class Interrupted(BaseException):
+    """A run was stopped by a signal and has written its checkpoint (exit status 128 + signal).
+
+    Not an ``Exception``, so that a sweep stops too and Hydra does not catch it.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+        self.exit_status = 128 + signum
+
+
+@contextmanager
+def writing(
+    path: Path, choose: str = "another runs_dir, then run the same command again"
+) -> Iterator[None]:
+    """An OSError inside is one of a file that cannot be written.
 
     Args:
         choose: what may be chosen instead of making room.
     """
-    if error.errno == errno.ELOOP:
-        return MachineError(
-            f"{path} is a link, and nothing is written through links: remove the link, then run "
-            "the same command again"
-        )
-    if error.errno == errno.EISDIR:
-        return MachineError(
-            f"{path} is a folder in the place of a file: remove it, then run the same command again"
-        )
-    return MachineError(
-        f"{path} cannot be written ({error.strerror}): make room there or choose {choose}"
-    )
-
-
-@contextmanager
-def writing(path: Path, *choose: str) -> Iterator[None]:
-    """An OSError within is that of a file that cannot be written; ``choose``: as above."""
     try:
         yield
     except OSError as error:
-        raise cannot_write(path, error, *choose) from error
+        raise MachineError(
+            f"{path} cannot be written ({error.strerror}): make room there or choose {choose}"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether PyTorch or NumPy failed to allocate memory, on a GPU or on a CPU."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(words in str(error) for words in ("DefaultCPUAllocator", "not enough memory"))
 
 
 def by_machine(error: BaseException) -> bool:
-    """Whether the machine refused, so that the same may succeed later."""
-    refused = isinstance(error, OSError) and error.errno in OF_MACHINE
-    return refused or isinstance(error, MachineError)
-
-
-def cannot_read(message: str, error: OSError) -> RunError:
-    """The error for a file that a run reads, with this message."""
-    return MachineError(message) if by_machine(error) else RunError(message)
+    """Whether a run failed by its machine and not by its numbers: the same may succeed later."""
+    return isinstance(error, (OSError, MachineError, DamagedError)) or is_out_of_memory(error)
 
 
 def sentence(error: BaseException) -> str:
@@ -99,18 +88,3 @@ def sentence(error: BaseException) -> str:
 def reason(error: BaseException) -> str:
     """A library's error as part of a sentence: one line of at most 300 characters."""
     return " ".join(str(error).split()).rstrip(".")[:300] or type(error).__name__
-
-
-class Interrupted(BaseException):
-    """A run was stopped by a signal and has written its checkpoint (exit status 128 + signal).
-
-    Not an ``Exception``, so that a sweep stops too and Hydra does not catch it.
-    """
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-    @property
-    def exit_status(self) -> int:
-        return 128 + self.signum

@@ -13,7 +13,6 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from pe_lab.core.errors import UsageError, reason
-from pe_lab.core.files import read_file
 from pe_lab.core.suggest import did_you_mean, similar
 
 T = TypeVar("T")
@@ -161,7 +160,7 @@ def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> 
     """
     content: Any = None
     try:
-        content = yaml.load(read_file(file), Loader=_Loader)
+        content = yaml.load(file.read_bytes(), Loader=_Loader)
         checked = TypeAdapter(kind).validate_python(content)
         json.dumps(content, sort_keys=True)
     except ValidationError as error:

@@ -25,7 +25,6 @@ from pe_lab.config.schema import plain, validated
 from pe_lab.core.config_dir import trust
 from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED, generated_metrics
-from pe_lab.core.signals import StopOnSignal, stopping
 from pe_lab.core.task import Batch
 from pe_lab.evaluate.cells import Cell, EvaluationData, cells
 from pe_lab.evaluate.record import (
@@ -36,8 +35,9 @@ from pe_lab.evaluate.record import (
     not_finite,
 )
 from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
+from pe_lab.experiment.environment import environment, prepare
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.experiment.provenance import environment, prepare
+from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.models.base import Model
 from pe_lab.train.measure import Evaluator
 from pe_lab.train.memory import DoesNotFit, halve_until_it_fits
@@ -124,7 +124,7 @@ def evaluate(
     remaining = [n for n, cell in enumerate(table) if cell.message is None and n not in rows]
     earlier, drawn = set(rows), EvaluationData()
     data = {n: drawn.of(table[n].plan, table[n].target) for n in remaining}
-    with StopOnSignal():
+    with stop_on_signal():
         measurer = CellMeasurer(device, threads)
         for done, n in enumerate(remaining):
             progress(done, len(remaining))
@@ -251,11 +251,11 @@ class CellMeasurer:
 
     def _provenance(self, device: torch.device) -> dict[str, Any]:
         if self.provenance is None:
-            facts, changed = environment(self.threads, device.type, device.index)
+            facts = environment(self.threads, device.type, device.index)
             self.provenance = {
                 "version": facts["versions"]["pe-lab"],
                 "git_revision": facts["git_revision"],
-                "git_changed": bool(changed),
+                "git_changed": facts["git_dirty"],
                 **{name: facts[name] for name in ("device", "threads", "host")},
             }
         return {

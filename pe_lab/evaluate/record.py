@@ -14,8 +14,8 @@ import polars as pl
 
 from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import GENERATED, METRICS
+from pe_lab.store.files import sealed_lines
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import EVALUATION, sealed_lines
 
 NAME = "evaluations.jsonl"
 TRAINED = "trained"
@@ -72,8 +72,7 @@ def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
         DamagedError: the record is not as it was written, or is that of another run.
         RunError: the file cannot be read.
     """
-    rows = folder.sealed_rows(NAME, EVALUATION, lambda row: row["run"], REMEDY)
-    return [dict(row) for row in rows]
+    return folder.record(NAME, REMEDY)
 
 
 def _key(row: Mapping[str, Any]) -> str:
@@ -129,8 +128,7 @@ class Evaluations:
             self.folder.make()
             # Another process may have added rows.
             self.rows = [*read_evaluations(self.folder), row]
-            lines = b"".join(json.dumps(one).encode() + b"\n" for one in self.rows)
-            self.folder.write(NAME, sealed_lines(lines))
+            self.folder.write(NAME, sealed_lines(self.rows))
         return row
 
     def _checkpoint_state(self) -> tuple[int, int] | None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.config.check import check
-from pe_lab.core.config_dir import refuse_foreign
-from pe_lab.core.errors import DamagedError, UsageError, reason, sentence
+from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
@@ -17,7 +16,6 @@ from pe_lab.models.base import Model
 from pe_lab.pe.positions import Numbers
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import REMEDY
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
 from pe_lab.train.plan import Plan, plan, replaced
@@ -83,84 +81,62 @@ def load(path: str | Path) -> LoadedRun:
             cannot be rebuilt by this version of the program or on this machine.
         DamagedError: a file of it is damaged.
     """
-    path = Path(path)
-    folder = RunFolder(path)
+    folder = RunFolder(Path(path))
     summary = summary_of(folder)
     planned = plan_again(folder, summary)
-    if not folder.checkpoint.exists():
-        raise DamagedError(f"{folder.checkpoint} is missing, which holds the model: {REMEDY}")
-    state = checkpoint.load(
-        folder.checkpoint, summary["identity"], summary["digests"].get("checkpoint.pt")
-    )
+    digest = summary["digests"].get("checkpoint.pt")
+    state = checkpoint.load(folder.checkpoint, summary["identity"], digest)
     model = planned.model()
     try:
         model.load_state_dict(state["model"])
-    except (KeyError, RuntimeError, TypeError, AttributeError) as error:
+    except RuntimeError as error:
         raise UsageError(
             f"the weights in {folder.checkpoint} do not fit the model of this version of the "
-            f"program ({reason(error)}): use the version in {path / 'environment.json'}, or make "
+            f"program ({reason(error)}): use the version in {path}/environment.json, or make "
             "the run again with force=true"
         ) from None
-    return LoadedRun(path, summary, planned, model.eval())
+    return LoadedRun(folder.path, summary, planned, model.eval())
 
 
 def plan_again(folder: RunFolder, summary: dict[str, Any]) -> Plan:
-    """The plan of a finished run, by what its summary records.
+    """The plan of a finished run, by what its summary records, on the CPU and without a tracker.
 
     Raises:
         UsageError: it cannot be built by this version of the program or on this machine.
-        DamagedError: its configuration is damaged.
     """
-    path = folder.path
-    config = _config_as_set(summary)
-    refuse_foreign(config, path)
+    # Keys that were null are null again, as some have another value at another length.
+    config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
+    config |= {"device": "cpu", "tracker": {"_target_": "pe_lab.core.tracker.NoTracker"}}
     try:
         planned = plan(check(config, summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
-            f"{path} cannot be built again by this version of the program (environment.json has "
-            f"the one that made it): {error}"
-        ) from None
-    except Exception as error:
-        raise DamagedError(
-            f"{path} cannot be built again, its configuration is damaged ({sentence(error)}): "
-            f"{REMEDY}"
+            f"{folder.path} cannot be built again by this version of the program "
+            f"(environment.json has the one that made it): {error}"
         ) from None
     before, now = summary.get("contents", {}), planned.task.contents()
     if now != before:
         differ = sorted(name for name in now.keys() | before if now.get(name) != before.get(name))
         raise UsageError(
-            f"{path} was made with other contents of {', '.join(differ)}: put the files that its "
-            "task reads back as they were"
+            f"{folder.path} was made with other contents of {', '.join(differ)}: put the files "
+            "that its task reads back as they were"
         )
     return planned
 
 
-def _config_as_set(summary: dict[str, Any]) -> dict[str, Any]:
-    """The run's configuration, on the CPU and without its tracker. Keys that were null are null
-    again, as some have another value at another length."""
-    config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
-    # By its name: the trackers import this file, for their pictures.
-    tracker = {"_target_": "pe_lab.core.tracker.NoTracker"}
-    return {**config, "device": "cpu", "tracker": tracker}
-
-
 def summary_of(folder: RunFolder) -> dict[str, Any]:
     """The run's result; UsageError if there is none."""
-    path = folder.path
-    if not path.is_dir():
-        raise UsageError(f"{path} is not a folder: give that of a run, pe-lab results lists them")
     summary = folder.summary()
     if summary is not None:
         return summary
     status = folder.status()
-    if not status and not (path / "config.yaml").exists():
+    if not status:
         raise UsageError(
-            f"{path} is not the folder of a run, it holds no summary.json: give one like "
-            "runs/flipflop/cope/seed0-0123abcd"
+            f"{folder.path} is not the folder of a run: give one like "
+            "runs/flipflop/cope/seed0-0123abcd, pe-lab runs lists them"
         )
-    state = "killed" if folder.killed() else status.get("state", "not begun")
+    state = "killed" if folder.killed() else status["state"]
     raise UsageError(
-        f"{path} is not finished ({state}, step {status.get('step', 0)} of "
-        f"{status.get('steps', '?')}): run its command again to continue it"
+        f"{folder.path} is not finished ({state}, step {status['step']} of {status['steps']}): "
+        "run its command again to continue it"
     )

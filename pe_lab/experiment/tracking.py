@@ -1,163 +1,106 @@
-"""One run and its tracker, whose failures do not harm the run.
+"""One run and its tracker, whose failures never harm the run; and what trackers show of a run."""
 
-``tracker.json`` in the run folder says whether the tracker has the whole run. A process killed
-between summary.json and the tracker's end leaves it incomplete: the next start of the same command
-finds the finished run, and sends the tracker what it lacks.
-"""
-
-from collections.abc import Mapping
-from contextlib import suppress
-from functools import partial
-from types import MappingProxyType
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from pe_lab.config.schema import plain
-from pe_lab.core.config_dir import refuse_foreign
-from pe_lab.core.console import console, logger
-from pe_lab.core.errors import HeldError, PeLabError, RunError, reason
+from pe_lab.core.console import logger
+from pe_lab.core.errors import reason
 from pe_lab.core.instantiate import instantiate
-from pe_lab.core.tracker import TrackedRun, Tracker, call_with_timeout
-from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import Tracked
-from pe_lab.train.plan import Plan
+from pe_lab.core.metrics import CURVES, MEAN_OOD, TABLED, mean_ood
+from pe_lab.core.tracker import TrackedRun, Tracker
 
-STATE = "tracker.json"
-NONE: Mapping[str, float | str] = MappingProxyType({})
-LOCK_TIMEOUT_S = 60.0
 ABORT_SECONDS = 5.0
 """Limit on stopping a tracker after a failure."""
+SPLIT_COLUMNS = ("split", *TABLED)
+LENGTH_COLUMNS = ("split", "length", "error", "n")
+
+
+def call_with_timeout(
+    function: Callable[..., Any], seconds: float, *arguments: Any
+) -> tuple[Any, BaseException | None]:
+    """Call ``function`` in a daemon thread; return its result and the exception it raised.
+
+    After ``seconds`` the exception is a TimeoutError and the thread is abandoned.
+    """
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def call() -> None:
+        try:
+            outcome.append((function(*arguments), None))
+        # wandb calls sys.exit when its service process fails. Signals are delivered to the main
+        # thread, which waits below, so a KeyboardInterrupt is never caught here.
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return outcome[0] if outcome else (None, TimeoutError(f"no answer within {seconds:g} s"))
 
 
 class Tracking:
-    """Passes a run to its tracker; the first failure is one warning and ends it.
+    """Passes a run to its tracker; the first failure is one warning and ends the tracking.
 
     Args:
         section: the key ``tracker`` of the configuration.
-        later: numbers that were measured once the run was finished, shown with those of its end.
     """
 
-    def __init__(
-        self, section: dict[str, Any], run: TrackedRun, later: Mapping[str, float | str] = NONE
-    ) -> None:
-        self._folder = RunFolder(run.folder)
-        self._later = dict(later)
-        self._state = {
-            "tracker": section["_target_"],
-            "sweep": run.sweep,
-            "overrides": list(run.overrides),
-            **({"later": self._later} if later else {}),
-        }
-        self._tracker: Tracker | None = instantiate(section, "tracker", Tracker)
-        if not self._tracker.active:
-            self._tracker = None
-            return
-        self._record(complete=False)
-        self._bounded("did not start", "start", run)
+    def __init__(self, section: dict[str, Any], run: TrackedRun) -> None:
+        tracker = instantiate(section, "tracker", Tracker)
+        self._tracker = tracker if tracker.active else None
+        self._call("start", run)
 
     def log(self, row: dict[str, Any]) -> None:
-        self._bounded("stopped", "log", row)
+        self._call("log", row)
 
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         """End the run; ``summary`` is that of a finished one."""
-        if summary is not None:
-            summary = {**summary, "metrics": {**summary["metrics"], **self._later}}
-        self._bounded("did not end well", "finish", summary, exit_code)
-        if self._tracker is not None and summary is not None:
-            self._record(complete=True)
-        self._tracker = None
+        self._call("finish", summary, exit_code)
 
-    def _record(self, *, complete: bool) -> None:
-        # A disk that refuses this is reported where the run itself writes to it.
-        with suppress(RunError):
-            self._folder.write_json(STATE, {**self._state, "complete": complete})
-
-    def _bounded(self, failure: str, method: str, *arguments: Any) -> None:
-        """Call a method of the tracker, if it has not failed yet, within its seconds."""
+    def _call(self, method: str, *arguments: Any) -> None:
+        """Call a method of the tracker within its seconds, if no call has failed yet."""
         if (tracker := self._tracker) is None:
             return
-        call = partial(getattr(tracker, method), *arguments)
-        _, error = call_with_timeout(call, getattr(tracker, f"{method}_seconds"))
-        if error is None:
-            return
-        self._tracker = None
-        remedy = "the same command sends it again" if self._later else tracker.remedy(error)
-        logger.warning(
-            "%s %s: %s; the run folder has every number; %s",
-            tracker.name, failure, reason(error), remedy,
-        )  # fmt: skip
-        call_with_timeout(tracker.abort, ABORT_SECONDS)
-
-
-def tracked_run(
-    plan: Plan, folder: RunFolder, overrides: list[str], sweep: str | None
-) -> TrackedRun:
-    return TrackedRun(
-        folder.path.absolute(),
-        folder.run_id,
-        plain(plan.resolved),
-        overrides,
-        sweep,
-        dict((folder.starts() or [{}])[-1]),
-        folder.rows(),
-        plan.task.evaluated(),
-    )
-
-
-def track_rest(plan: Plan, folder: RunFolder) -> None:
-    """Send the tracker of a finished run what it lacks, if the process before ended too early."""
-    section = plan.config.tracker
-
-    def lacking() -> Tracked | None:
-        """The state of a tracker that has a part of the run only."""
-        with suppress(PeLabError):
-            state = folder.tracked()
-            if state and not state["complete"] and state["tracker"] == section["_target_"]:
-                return state
-        return None
-
-    if lacking() is None or not instantiate(section, "tracker", Tracker).active:
-        return
-    with suppress(HeldError), folder.lock():
-        try:
-            state, summary = lacking(), folder.summary()
-            if state is None or summary is None:
-                return
-            run = tracked_run(plan, folder, state["overrides"], state["sweep"])
-        except PeLabError as error:
-            _say(f"{error}; until then the tracker gets nothing of it")
-            return
-        _say(f"sending the tracker what it lacks of {folder.path}")
-        Tracking(section, run, _later(state)).finish(summary, 0)
-
-
-def track_later(folder: RunFolder, numbers: Mapping[str, float | str]) -> None:
-    """Send the tracker of a finished run numbers that were measured since, unless it has them. What
-    fails is one warning, and the same call sends them again."""
-    try:
-        state = folder.tracked()
-        if state is None or (state["complete"] and numbers.items() <= _later(state).items()):
-            return
-        with folder.lock(LOCK_TIMEOUT_S):
-            state, summary = folder.tracked(), folder.summary()
-            if state is None or summary is None:
-                return
-            section = summary["config"]["tracker"]
-            refuse_foreign(section, folder.path)
-            run = TrackedRun(
-                folder.path.absolute(), folder.run_id,
-                {**summary["config"], "names": summary["names"]}, state["overrides"],
-                state["sweep"], dict((folder.starts() or [{}])[-1]), folder.rows(),
-                list(summary["splits"]),
+        seconds = getattr(tracker, f"{method}_seconds")
+        _, error = call_with_timeout(getattr(tracker, method), seconds, *arguments)
+        if error is not None:
+            self._tracker = None
+            logger.warning(
+                "%s failed to %s: %s; the run folder has every number; %s",
+                type(tracker).__name__, method, reason(error), tracker.remedy(),
             )  # fmt: skip
-            Tracking(section, run, {**_later(state), **numbers}).finish(summary, 0)
-    except PeLabError as error:
-        logger.warning("the tracker of %s gets nothing new: %s", folder.path, error)
+            call_with_timeout(tracker.abort, ABORT_SECONDS)
 
 
-def _later(state: Tracked) -> Mapping[str, float | str]:
-    return state.get("later", NONE)
+def with_mean_ood(row: dict[str, Any], splits: Iterable[str]) -> dict[str, Any]:
+    """A row of metrics.jsonl, and its mean out-of-domain error if it has one over all splits."""
+    mean = mean_ood(row, splits)
+    return row if mean is None else row | {MEAN_OOD: mean}
 
 
-def _say(text: str) -> None:
-    # A sweep's parent has no handler for log records.
-    console().print(text, soft_wrap=True)
+def closing_row(summary: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The last point of a finished run's curves, and all numbers for the runs table."""
+    metrics = {k: v for k, v in summary["metrics"].items() if v is not None}
+    numbers = with_mean_ood(metrics, summary["splits"])
+    row = {k: v for k, v in numbers.items() if k.rpartition("/")[2] in CURVES}
+    return {"step": summary["steps"], **row}, numbers
+
+
+def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
+    """The table ``splits``; the cells of a split that does not apply are None."""
+    metrics = summary["metrics"]
+    return [
+        [split, *(metrics.get(f"{prefix}/{kind}") for kind in SPLIT_COLUMNS[1:])]
+        for split, prefix in summary["splits"].items()
+    ]
+
+
+def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
+    """The table ``lengths``: error by the number of tokens read; a range is named by its upper
+    end."""
+    return [
+        [split, int(bucket.rpartition("-")[2]), cell["error"], cell["n"]]
+        for split, kinds in summary["by"].items()
+        for bucket, cell in kinds["length"].items()
+    ]

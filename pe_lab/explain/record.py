@@ -3,7 +3,6 @@
 Read without torch, so that tables and reports show verdicts.
 """
 
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,8 +10,8 @@ from functools import cached_property
 from pydantic import TypeAdapter
 
 from pe_lab.core.errors import DamagedError
+from pe_lab.store.files import sealed_lines
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import sealed_lines
 
 METHOD = 2
 """The number of this method: the rows of another one are measured again."""
@@ -76,8 +75,8 @@ def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
         DamagedError: the record is not as it was written, or is that of another run.
         RunError: the file cannot be read.
     """
-    found = folder.sealed_rows(NAME, _READ, lambda one: one.run, REMEDY)
-    return [one for one in found if one.method == METHOD]
+    rows = folder.record(NAME, REMEDY)
+    return [_READ.validate_python(row) for row in rows if row["method"] == METHOD]
 
 
 def keep(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> None:
@@ -95,6 +94,5 @@ def keep(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> Non
         with suppress(*[DamagedError] if force else []):
             known = read_diagnoses(folder)
         kept = [one for one in known if one.split != diagnosis.split]
-        lines = [json.dumps(asdict(one), allow_nan=False) for one in (*kept, diagnosis)]
         folder.make()
-        folder.write(NAME, sealed_lines("".join(f"{line}\n" for line in lines).encode()))
+        folder.write(NAME, sealed_lines(asdict(one) for one in (*kept, diagnosis)))

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, is_out_of_memory
 from pe_lab.core.instantiate import failure, imported
-from pe_lab.core.memory import is_out_of_memory
 from pe_lab.models.base import Model, pick
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.kv_cache import TokenCache

@@ -8,7 +8,7 @@ from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2 import interface as wr
 
 from pe_lab.core.metrics import CHARTED, COSTS, IN_DOMAIN, MEAN_OOD, metric_name
-from pe_lab.core.tracker import LENGTH_COLUMNS
+from pe_lab.experiment.tracking import LENGTH_COLUMNS
 
 MAX_RUNS = 1000
 """wandb's default is ten."""

@@ -16,7 +16,7 @@ import orjson
 import polars as pl
 
 from pe_lab.core.errors import PeLabError, UsageError, writing
-from pe_lab.core.files import read_file, remove_leftovers, replace_file, write_new_file
+from pe_lab.core.files import replace_file, write_new_file
 from pe_lab.core.metrics import is_share
 from pe_lab.explain.inspect import Inspection
 from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
@@ -30,7 +30,7 @@ from pe_lab.results.labels import labels
 from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.results.reader import text
-from pe_lab.store.schema import digest_of
+from pe_lab.store.files import digest_of
 
 GENERATOR = "pe-lab report"
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
@@ -237,7 +237,7 @@ def write_charts(files: dict[str, Spec], folder: Path) -> None:
 
 def _record(folder: Path) -> dict[str, str]:
     try:
-        found = orjson.loads(read_file(folder / RECORD))
+        found = orjson.loads((folder / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -260,7 +260,6 @@ def write_new(path: Path, content: bytes) -> None:
     """Write a new file, in a new folder if need be; RunError if it exists or cannot be written."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path.parent)
         write_new_file(path, content)
 
 

@@ -1,9 +1,4 @@
-"""Run folders as records, ten thousand per second, and the defaults of their configurations.
-
-Most of a summary is not parsed. In the layout that pe-lab writes, each top-level key begins a line
-with one space: ``by`` is skipped, and configurations that are equal but for the line of the seed
-are parsed once. A summary of any other layout is parsed whole.
-"""
+"""Run folders as records, and the defaults of their configurations."""
 
 import gc
 import json
@@ -20,20 +15,10 @@ import yaml
 
 from pe_lab.config.choices import choices
 from pe_lab.core.config_dir import conf
-from pe_lab.core.errors import DamagedError, PeLabError, sentence
-from pe_lab.core.files import read_file
-from pe_lab.store.run_folder import RunFolder, misplaced_folders, run_folders
+from pe_lab.core.errors import PeLabError, sentence
+from pe_lab.store.files import REMEDY
+from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import any_seed, identity, with_added
-from pe_lab.store.schema import (
-    FACTS,
-    REMEDY,
-    SETTING,
-    SUMMARY,
-    Facts,
-    checked,
-    read_config,
-    unsealed,
-)
 
 
 @dataclass(frozen=True)
@@ -72,13 +57,6 @@ def read_records(runs_dir: Path) -> list[Record]:
                 )
                 record = Record({**record.facts, "state": "broken", "message": message}, {}, None)
         records.append(record)
-    for folder in misplaced_folders(runs_dir):
-        message = (
-            f"{folder.path} is not counted: a run is in {runs_dir}/TASK/ENCODING, in a folder "
-            "named seed<k>-<hash> as when it was made; move or rename it back"
-        )
-        facts = {"path": str(folder.path), "state": "broken", "message": message}
-        records.append(Record(facts, {}, None))
     return records
 
 
@@ -118,28 +96,20 @@ class _Reader:
         task, pe, name = folder.path.parts[-3:]
         facts: dict[str, Any] = {"path": str(folder.path), "task": task, "pe": pe}
         try:
-            facts["seed"] = _seed(folder, int(name.removeprefix("seed").partition("-")[0]))
-            try:
-                content = read_file(f"{folder.path}/summary.json")
-            except FileNotFoundError:
+            facts["seed"] = int(name.removeprefix("seed").partition("-")[0])
+            summary = folder.summary()
+            if summary is None:
                 return self._unfinished(folder, facts)
-            return self._finished(folder, facts, unsealed(content, folder.path / "summary.json"))
-        except (PeLabError, OSError) as error:
+            return self._finished(summary, facts)
+        except PeLabError as error:
             message = str(error)
-            if isinstance(error, OSError):
-                message = f"{folder.path} cannot be read ({error.strerror}): make it readable"
         except Exception as error:
             # No run, whatever is in it, may hide the others.
             message = f"{folder.path} cannot be read ({sentence(error)}): {REMEDY}"
         return Record({**facts, "state": "broken", "message": message}, {}, None)
 
-    def _finished(self, folder: RunFolder, facts: dict[str, Any], content: bytes) -> Record:
-        path = folder.path / "summary.json"
-        try:
-            summary, setting = self._parse_parts(content, path) or self._parse_whole(content, path)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"{path} cannot be read ({error}): {REMEDY}") from None
-        folder.check_identity(summary["identity"], "summary.json")
+    def _finished(self, summary: Mapping[str, Any], facts: dict[str, Any]) -> Record:
+        setting = self._setting(summary)
         facts = {
             **facts,
             "state": "finished",
@@ -152,34 +122,6 @@ class _Reader:
             **{key: summary[key] for key in ("task", "pe", "seed")},
         }
         return Record(facts, summary["metrics"], setting)
-
-    def _parse_parts(self, content: bytes, path: Path) -> tuple[Facts, Setting] | None:
-        by, config = content.find(b'\n "by": '), content.find(b'\n "config": ')
-        if not 0 < by < config:
-            return None
-        facts = orjson.loads(content[:by].rstrip(b",\r") + b"}")
-        seed = content.find(b'\n  "seed": ', config)
-        if seed < 0 or "metrics" not in facts:
-            return None
-        summary = checked(FACTS, facts, path)
-        end = content.find(b",\n", seed + 1)
-        if content.find(b"\n", seed + 1) != end + 1:
-            return None
-        rest = content[config + 1 : seed] + content[end + 1 :]
-        if rest not in self.settings:
-            # The line of the seed is not among them.
-            parsed = orjson.loads(b"{" + rest)
-            parsed["config"]["seed"] = summary["seed"]
-            checked(SETTING, parsed, path)
-            # The seed decides what of the run that this one began with belongs to the setting.
-            if parsed["config"]["train"].get("from"):
-                return None
-            self.settings[rest] = _setting(parsed)
-        return summary, self.settings[rest]
-
-    def _parse_whole(self, content: bytes, path: Path) -> tuple[Facts, Setting]:
-        summary = checked(SUMMARY, orjson.loads(content), path)
-        return summary, self._setting(summary)
 
     def _setting(self, summary: Mapping[str, Any]) -> Setting:
         config, contents = summary["config"], summary.get("contents")
@@ -198,12 +140,11 @@ class _Reader:
         # Finished without a summary: killed between writing the two.
         if facts["state"] == "finished" or folder.killed():
             facts["state"] = "killed"
-        config = read_config(folder.path / "config.yaml")
+        config = folder.config()
         if config is None:
             return Record(facts, {}, None)
         names = config.pop("names", {})
         setting = {"config": config, **_start(folder)}
-        folder.check_identity(identity(config, setting.get("contents")), "config.yaml")
         # Where the folder was moved, its path names another task or encoding.
         facts |= {key: names[key] for key in ("task", "pe") if isinstance(names.get(key), str)}
         return Record({**names, **facts}, {}, self._setting(setting))
@@ -211,17 +152,10 @@ class _Reader:
 
 def _start(folder: RunFolder) -> dict[str, Any]:
     """What a run without a summary recorded, when it began, of the same as a summary has."""
-    # Damaged: `pe-lab verify` says so.
     with suppress(PeLabError):
         for start in folder.starts():
             return {key: value for key, value in start.items() if key in ("contents", "null_keys")}
     return {}
-
-
-def _seed(folder: RunFolder, seed: int) -> int:
-    if seed >= 2**63:
-        raise DamagedError(f"{folder.path}: a seed must be below 2^63; remove this folder")
-    return seed
 
 
 def _setting(summary: Mapping[str, Any]) -> Setting:

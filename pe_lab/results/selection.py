@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import polars as pl
 from pydantic import model_validator
 
-from pe_lab.core.errors import UsageError, cannot_write
+from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.files import write_new_file
 from pe_lab.core.metrics import PREFIXES
 from pe_lab.core.options import Options
@@ -144,12 +144,10 @@ def write_file_of_runs(runs: pl.DataFrame, path: Path) -> None:
     """
     content = io.BytesIO()
     runs.write_parquet(content)
-    try:
+    if path.exists():
+        raise UsageError(f"to={path} exists and is left as it is: choose another name")
+    with writing(path, "another to="):
         write_new_file(path, content.getvalue())
-    except FileExistsError:
-        raise UsageError(f"to={path} exists and is left as it is: choose another name") from None
-    except OSError as error:
-        raise cannot_write(path, error, "another to=") from None
 
 
 def _no_table_of_runs(frame: pl.DataFrame) -> str:

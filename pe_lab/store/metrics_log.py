@@ -53,7 +53,7 @@ class MetricsLog:
         return self.size, self._hash.hexdigest()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Append a row. One that is cut off by a full disk is ignored by readers and when resumed."""
+        """Append a row; one that a full disk cuts off is ignored by readers and when resumed."""
         finite = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in row.items()

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+import yaml
 from filelock import FileLock, Timeout
 
-from pe_lab.core.errors import DamagedError, HeldError, cannot_write, writing
+from pe_lab.core.errors import DamagedError, HeldError, writing
 from pe_lab.core.files import replace_file
 from pe_lab.store.files import (
     NO_FIT,
@@ -76,18 +77,16 @@ class RunFolder:
         The lock lies beside the folder. It is released when the process that holds it is killed.
         """
         lock = FileLock(self._lock_file)
-        with writing(self.path.parent):
+        with writing(self._lock_file):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=wait)
-        except Timeout:
-            status = self.status()
-            raise HeldError(
-                f"{self.path} is being written by process {status.get('pid')} on "
-                f"{status.get('host')}: wait for it, or stop it, then run the same command again"
-            ) from None
-        except OSError as error:
-            raise cannot_write(self._lock_file, error) from None
+            try:
+                lock.acquire(timeout=wait)
+            except Timeout:
+                status = self.status()
+                raise HeldError(
+                    f"{self.path} is being written by process {status.get('pid')} on "
+                    f"{status.get('host')}: wait for it, or stop it, then give the command again"
+                ) from None
         try:
             yield
         finally:
@@ -127,7 +126,9 @@ class RunFolder:
         """Record the state; ``by_machine``: it failed for lack of room, not by its numbers."""
         status = {"run": self.identity, "state": state, "step": step, "steps": steps}
         status |= {"error": error, "by_machine": by_machine, "pid": os.getpid()}
-        self.write("status.json", sealed({**status, "host": socket.gethostname(), "time": time.time()}))
+        self.write(
+            "status.json", sealed({**status, "host": socket.gethostname(), "time": time.time()})
+        )
 
     def status(self) -> dict[str, Any]:
         """The last recorded status; empty before the first."""
@@ -163,6 +164,12 @@ class RunFolder:
         content = self._read("environment.json")
         with reading(self.path / "environment.json"):
             return [dict(start) for start in orjson.loads(content or b"[]")]
+
+    def config(self) -> dict[str, Any] | None:
+        """The resolved configuration of config.yaml; None before the first start."""
+        content = self._read("config.yaml")
+        with reading(self.path / "config.yaml"):
+            return dict(yaml.load(content, Loader=yaml.CSafeLoader)) if content else None
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; a last line that was cut off is left out."""

@@ -11,9 +11,9 @@ from typing import Any
 from pe_lab.config.schema import cpus
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError
-from pe_lab.core.files import check_folder, check_writable
+from pe_lab.core.files import check_writable
 from pe_lab.core.output import counted
-from pe_lab.experiment.provenance import changed_code
+from pe_lab.experiment.environment import changed_code
 from pe_lab.results.leaderboard.tuning import FAILED, Measured, chosen_rate, next_runs
 from pe_lab.results.suite import AGAIN, DEFAULT, TUNING, Suite
 from pe_lab.suite.runs import Base, Composer, Known, Phases, SuiteRun
@@ -57,7 +57,6 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
         Interrupted: a signal came; the same command continues.
     """
     runner = Runner(args, suite, request)
-    check_folder(runner.runs_dir)
     pairs = {pair for one in request.work for pair in product(one.tasks, one.entries)}
     with busy(f"composing {len(pairs)} pairs of task and entry"):
         rows = runner.planned()
@@ -72,7 +71,7 @@ def run_suite(args: Any, suite: Suite, request: Request) -> None:
     if not any(row.missing for row in rows):
         if damaged := runner.known.damaged:
             raise PeLabError(
-                f"{counted(len(damaged), 'run')} damaged: give pe-lab verify set_aside=true first"
+                f"{counted(len(damaged), 'run')} damaged: pe-lab runs check=true names them"
             )
         console().print("nothing else is missing" if runner.unbuilt() else "nothing is missing")
     elif not request.dry:

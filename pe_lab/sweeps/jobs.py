@@ -19,8 +19,8 @@ from pe_lab.core.console import console, percent
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.core.output import counted
-from pe_lab.core.signals import stopping
 from pe_lab.experiment.run import folder_of
+from pe_lab.experiment.signals import stopping
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.plan import Plan
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from pe_lab.core.errors import Interrupted, RunError, UsageError
-from pe_lab.core.signals import StopOnSignal
+from pe_lab.experiment.signals import stop_on_signal
 
 logger = logging.getLogger("pe_lab")
 
@@ -51,7 +51,7 @@ def cancelling(submitit_folder: str) -> Iterator[None]:
     Raises:
         Interrupted: a signal came; the jobs are cancelled.
     """
-    with StopOnSignal(_at_once):
+    with stop_on_signal(_at_once):
         try:
             yield
         except Interrupted:

@@ -4,18 +4,21 @@ Hydra's sweeper would launch the finished jobs too, lose the jobs of a broken po
 only the first failure. So its launcher is called here, for the missing jobs.
 """
 
+import hashlib
 import os
 import socket
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import datetime
+from contextlib import AbstractContextManager, contextmanager
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.errors import OverrideParseException
 from hydra.types import HydraContext, RunMode
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
@@ -26,11 +29,10 @@ from pe_lab.config.overrides import as_typed
 from pe_lab.core.console import console
 from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.core.output import counted
-from pe_lab.core.signals import StopOnSignal, begin_worker, passing_to_workers, stopping
-from pe_lab.experiment.provenance import changed_code, made_otherwise, unchanged, without_effect
-from pe_lab.experiment.run import look_at
-from pe_lab.experiment.tracking import track_rest
-from pe_lab.store.run_id import sweep_name, swept
+from pe_lab.experiment.environment import differences_of, warnings_about
+from pe_lab.experiment.run import print_next_commands
+from pe_lab.experiment.signals import begin_worker, passing_to_workers, stop_on_signal, stopping
+from pe_lab.store.run_id import operational
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
@@ -78,7 +80,7 @@ class Sweep:
         folder = Path(self.cfg.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.cfg, folder / "multirun.yaml")
-        watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else StopOnSignal()
+        watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else stop_on_signal()
         if self.slurm:
             watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
         try:
@@ -108,7 +110,6 @@ class Sweep:
         def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
             job = SweepJob(
                 sweep=self.name,
-                launcher=os.getpid(),
                 pool=self.pool,
                 numbers=[job.number for job in batch],
                 total=len(jobs),
@@ -156,9 +157,7 @@ def multirun(
         console().print(all_jobs + (f", {done} of them finished before" if done else ""))
     pairs = [*zip(jobs, plans, strict=True)]
     finished = [(job, plan) for job, plan in pairs if job.finished_before]
-    for job, plan in finished:
-        track_rest(plan, job.folder)
-    _note_other_conditions(finished)
+    _print_differences(finished)
     _warn_once([(job, plan) for job, plan in pairs if job.missing])
     ended: Exception | Interrupted | None = None
     if missing:
@@ -174,7 +173,7 @@ def multirun(
         console().print(table)
         over_seeds(jobs)
         if (lowest := best(jobs, outcomes)) is not None:
-            look_at(lowest.folder, plans[0].config.runs_dir)
+            print_next_commands(lowest.folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
     left = unfinished(counts)
     conclude(ended, again, f"; {left} of {all_jobs}")
@@ -203,27 +202,56 @@ def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") 
 
 
 def _warn_once(missing: Sequence[tuple[Job, Plan]]) -> None:
-    """Print each warning of ``without_effect`` once, however many jobs it concerns."""
-    found = (m for job, plan in missing for m in without_effect(plan, as_typed(job.words)))
-    for message in dict.fromkeys(found):
+    """Print each warning once, however many jobs it concerns."""
+    warnings = (message for _, plan in missing for message in warnings_about(plan))
+    for message in dict.fromkeys(warnings):
         console().print(message, soft_wrap=True)
 
 
-def _note_other_conditions(finished: Sequence[tuple[Job, Plan]]) -> None:
+def _print_differences(finished: Sequence[tuple[Job, Plan]]) -> None:
     """Print how many finished runs were made with other settings, or before their code changed."""
-    notes: Counter[str] = Counter()
-    for job, plan in finished:
-        if found := made_otherwise(job.folder, plan.config):
-            notes[f"made with {found}, so the last digits may differ"] += 1
-        # The closing table says which files are damaged.
-        with suppress(PeLabError):
-            summary = job.folder.summary()
-            if summary and (found := unchanged(summary["config"], plan.resolved)):
-                notes[found] += 1
-        if found := changed_code(job.folder, plan.resolved):
-            said = f"made before the file of {found} changed: their numbers are those of that code"
-            notes[said] += 1
-    for note, n in notes.items():
-        console().print(
-            f"{n} of the finished runs {note}; force=true runs them again", soft_wrap=True
-        )
+    counts = Counter(differences_of(job.folder, plan) for job, plan in finished)
+    for differences, n in counts.items():
+        if differences:
+            note = f"{n} of the finished runs {differences}; force=true runs them again"
+            console().print(note, soft_wrap=True)
+
+
+LONGEST = 100
+"""The maximum number of characters; a folder, a wandb group and its legend allow that many."""
+
+
+def sweep_name(words: Sequence[str], sweeps: Path) -> str:
+    """The folder name of a command's sweep: subject, swept keys, first start, digest.
+
+    ``flipflop--pe+seed--2026-11-21--3fa2b1c0`` for ``task=flipflop pe=cope,rope seed=0,1,2``.
+
+    Args:
+        words: the overrides of the command.
+        sweeps: the parent folder; if it holds a sweep of the same command, that name is returned.
+    """
+    relevant = sorted(word for word in words if not operational(word))
+    digest = hashlib.sha256("\0".join(relevant).encode()).hexdigest()[:8]
+    for before in sorted(sweeps.glob(f"*--{digest}")):
+        return before.name
+    keys = swept(words)
+    values = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
+    subjects = [values[key] for key in ("experiment", "task") if key in values and key not in keys]
+    subject = "+".join(subjects).replace("/", "-") or "sweep"
+    room = LONGEST - len(f"{subject}----{date.today()}--{digest}")
+    while len("+".join(keys)) > room and len(keys) > 1:
+        keys = keys[:-1]
+    return "--".join([subject, "+".join(keys) or "one", date.today().isoformat(), digest])
+
+
+def swept(words: Sequence[str]) -> tuple[str, ...]:
+    """The keys with several values, in the order of the overrides."""
+    keys = []
+    for word in words:
+        try:
+            (override,) = OverridesParser.create().parse_overrides([word])
+        except OverrideParseException:
+            continue
+        if override.is_sweep_override():
+            keys.append(str(override.key_or_group))
+    return tuple(keys)

@@ -1,10 +1,8 @@
 """What a launcher runs: one job of a sweep, in this process or in a worker's."""
 
 import logging
-import os
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from pe_lab.config.schema import Config, register_resolvers
 from pe_lab.core.console import percent
 from pe_lab.core.errors import HeldError, Interrupted, sentence
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
-from pe_lab.core.signals import as_worker, stopping
+from pe_lab.experiment.signals import stopping
 
 if TYPE_CHECKING:
     from pe_lab.experiment.run import SweepPlace
@@ -39,7 +37,6 @@ class SweepJob:
 
     Args:
         sweep: name of the sweep.
-        launcher: process id of the launching process.
         pool: whether jobs run in workers that are children of the launching process and must not
             die of a signal.
         numbers: of each launched job, its number in the sweep, from 1.
@@ -51,7 +48,6 @@ class SweepJob:
     """
 
     sweep: str
-    launcher: int
     pool: bool
     numbers: Sequence[int]
     total: int
@@ -67,13 +63,12 @@ class SweepJob:
         Raises:
             Interrupted: a signal came, and this process is not a worker of a pool.
         """
-        with serving(self.launcher if self.pool else None):
-            try:
-                return self._run(cfg)
-            except Interrupted:
-                if not self.pool:
-                    raise
-                return None
+        try:
+            return self._run(cfg)
+        except Interrupted:
+            if not self.pool:
+                raise
+            return None
 
     def _run(self, cfg: DictConfig) -> tuple[str, str] | None:
         from pe_lab.experiment.run import SweepPlace
@@ -101,11 +96,6 @@ class SweepJob:
         errors = metrics[metric_name(IN_DOMAIN, "error")], mean_ood(metrics, splits)
         logger.info("%s: finished, in_domain %s %%, OOD mean %s %%", name, *map(percent, errors))
         return None
-
-
-def serving(launcher: int | None) -> AbstractContextManager[None]:
-    """Serve the launcher, unless there is none or it is this process, as in a pool of one."""
-    return nullcontext() if launcher in (None, os.getpid()) else as_worker(int(launcher or 0))
 
 
 def run_when_free(

@@ -9,9 +9,8 @@ import torch
 
 from pe_lab.config.schema import Config
 from pe_lab.core.config_dir import classes
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, is_out_of_memory
 from pe_lab.core.instantiate import instantiate
-from pe_lab.core.memory import is_out_of_memory
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.models.config import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding

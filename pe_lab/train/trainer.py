@@ -21,9 +21,9 @@ from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
 from pe_lab.models.base import Model
 from pe_lab.store import checkpoint
+from pe_lab.store.files import REMEDY
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import REMEDY
 from pe_lab.train.batches import TrainData
 from pe_lab.train.measure import Evaluator
 from pe_lab.train.optimizer import learning_rate, make_optimizer

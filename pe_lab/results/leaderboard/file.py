@@ -11,12 +11,12 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.core.errors import DamagedError, UsageError, writing
-from pe_lab.core.files import read_file, replace_file
+from pe_lab.core.files import replace_file
 from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.rows import ORDER, SCHEMA
 from pe_lab.results.leaderboard.scores import first_results, ranked
 from pe_lab.results.suite import Suite
-from pe_lab.store.schema import digest_of
+from pe_lab.store.files import digest_of
 
 logger = logging.getLogger("pe_lab")
 
@@ -93,7 +93,7 @@ def read_frame(path: Path, command: str) -> tuple[pl.DataFrame, str]:
     """
     beside = path.with_name(path.name + SUFFIX)
     try:
-        content, recorded = read_file(path), read_file(beside)
+        content, recorded = path.read_bytes(), beside.read_bytes()
     except OSError as error:
         raise UsageError(
             f"{error.filename or path} cannot be read ({error.strerror}): {command} writes the "

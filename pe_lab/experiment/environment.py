@@ -1,0 +1,281 @@
+"""The process and the machine of a run: set at its start, recorded, and compared when resumed."""
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from pe_lab.config.schema import Config, plain
+from pe_lab.core.console import logger
+from pe_lab.core.errors import PeLabError
+from pe_lab.pe.positions import Sequential
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import ROUNDING
+from pe_lab.train.kernels import backends
+from pe_lab.train.plan import Plan
+from pe_lab.train.trainer import Trainer
+
+FLOP_PER_THREAD = 1.5e8
+"""Of a training step. Measured with one and two threads on two idle cores of a Xeon (AVX-512,
+torch 2.13): a second thread saves a fifth of a step from 0.3 GFLOP on, and nothing below 0.15."""
+
+
+def prepare(config: Config, number: int = 0) -> torch.device:
+    """Apply the process-wide settings of a run and return its device.
+
+    Args:
+        number: the job's number in its sweep; jobs are assigned to the GPUs in turn.
+    """
+    keep_freed_memory()
+    # set_threads sets the final number, which depends on the model's size.
+    torch.set_num_threads(1 if config.threads == "auto" else config.threads)
+    if config.deterministic:
+        # cuBLAS reads it once, when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # The same as use_deterministic_algorithms, which would import torch's compiler for a second.
+    torch.set_deterministic_debug_mode("warn" if config.deterministic else "default")
+    # Filling fresh memory is for finding bugs; it costs time and changes no result.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # Far attention weights underflow, and arithmetic on denormals is slow.
+    torch.set_flush_denormal(True)
+    if not _on_gpu(config):
+        return torch.device("cpu")
+    device = torch.device("cuda", number % torch.cuda.device_count())
+    # Its generator and its name are later requested without an index.
+    torch.cuda.set_device(device)
+    return device
+
+
+def _on_gpu(config: Config) -> bool:
+    return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed blocks instead of giving them back to the kernel.
+
+    Attention frees and takes large blocks at every step; fresh pages cost up to half of an
+    eager step (`make bench` measures both). Without glibc this does nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        trim_threshold, mmap_max = -1, -4
+        mallopt(mmap_max, 0)
+        mallopt(trim_threshold, 2**31 - 1)
+
+
+def processor() -> str | None:
+    """The model name of the processor, such as AMD EPYC 9654; None where it is not known."""
+    with suppress(OSError), Path("/proc/cpuinfo").open(errors="replace") as lines:
+        names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
+        return next(names, "").strip() or None
+    return platform.processor() or None
+
+
+def environment(
+    threads: int,
+    device: str,
+    gpu_index: int | None = None,
+    attention: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Describe the program, its libraries and the machine.
+
+    Args:
+        attention: the backend of each kind of attention (``kernels.apply.backends``).
+    """
+    versions = {}
+    for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "command": sys.argv,
+        **git_revision(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": threads,
+        "device": device,
+        "gpu": torch.cuda.get_device_name(gpu_index) if device == "cuda" else None,
+        "gpu_index": gpu_index,
+        "attention": attention,
+        "host": socket.gethostname(),
+    }
+
+
+def git_revision() -> dict[str, Any]:
+    """The commit of pe-lab's code, and whether files differ from it; None outside of git."""
+    source = Path(__file__).parent
+    command = ["git", "-C", str(source), "status", "--porcelain=v2", "--branch", "."]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        lines = subprocess.run(command, capture_output=True, timeout=10).stdout.decode().split("\n")
+        if lines[0].startswith("# branch.oid "):
+            changed = any(line and not line.startswith("#") for line in lines)
+            return {"git_revision": lines[0].split()[-1], "git_dirty": changed}
+    return {"git_revision": None, "git_dirty": None}
+
+
+def set_threads(trainer: Trainer, *, swept: bool) -> None:
+    """Set the number of PyTorch's threads.
+
+    ``auto`` is one in a sweep, whose jobs share the cores, and on a GPU; else one for each
+    ``FLOP_PER_THREAD``, at most one a core. A resumed run keeps the number of its last start:
+    PyTorch's products differ with it in their last digits.
+    """
+    from joblib import cpu_count  # type: ignore[import-untyped]
+
+    threads = trainer.plan.config.threads
+    if threads == "auto" and (swept or trainer.device.type != "cpu"):
+        threads = 1
+    elif threads == "auto":
+        previous = [start["threads"] for start in trainer.folder.starts()[-1:]]
+        needed = previous[0] if previous else int(count_flop(trainer) / FLOP_PER_THREAD)
+        threads = min(max(1, needed), int(cpu_count(only_physical_cores=True)))
+    torch.set_num_threads(threads)
+
+
+def count_flop(trainer: Trainer) -> float:
+    """Roughly the floating-point operations of a training step's products with weights."""
+    weights = sum(p.numel() for p in trainer.model.parameters() if p.dim() >= 2)
+    cfg = trainer.plan.config.train
+    return 6.0 * weights * (cfg.batch_size // cfg.accumulate) * trainer.plan.dims.train_len
+
+
+FACTS = ("git_revision", "versions", "gpu", "cpu_capability", "attention", *ROUNDING)
+"""The recorded facts on which the last digits depend."""
+
+
+def record_start(
+    trainer: Trainer, overrides: list[str], lineage: list[dict[str, str]], sweep: str | None
+) -> None:
+    """Append this start to environment.json, and warn of what differs from the last one.
+
+    Args:
+        lineage: the runs whose weights this run began with, the oldest first.
+        sweep: the name of the run's sweep; None: a run by itself.
+    """
+    folder, plan, device = trainer.folder, trainer.plan, trainer.device
+    starts = folder.starts()
+    facts = {
+        "time": time.time(),
+        "sweep": sweep,
+        **_rounding_settings(plan.config),
+        **environment(torch.get_num_threads(), device.type, device.index, backends(trainer.model)),
+        "code": _code_digests(plan.resolved),
+        "contents": plan.task.contents(),
+        "null_keys": sorted(plan.null_values),
+        "lineage": lineage or (starts[-1].get("lineage", []) if starts else []),
+    }
+    if not starts:
+        resolved = plain(plan.resolved)
+        folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
+        folder.write("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
+    elif changed := _differing(FACTS, starts[-1], facts):
+        logger.warning(
+            "%s changed since this run began: its numbers may differ in the last digits",
+            ", ".join(changed),
+        )
+    if changed_classes := changed_code(folder, plan.resolved):
+        logger.warning(
+            "the file of %s changed since this run began: its numbers are those of neither; "
+            "force=true begins it again",
+            changed_classes,
+        )
+    folder.write("environment.json", json.dumps([*starts, facts], indent=1) + "\n")
+
+
+def differences_of(folder: RunFolder, plan: Plan) -> str:
+    """How a finished run was made otherwise than a plan of the same identity asks for.
+
+    It names the settings that only change the last digits, and the classes outside of pe_lab whose
+    files have changed since; empty if there are none.
+    """
+    parts = []
+    with suppress(PeLabError):
+        made, requested = (folder.starts() or [{}])[-1], _rounding_settings(plan.config)
+        if names := _differing(ROUNDING, made, requested):
+            pairs = (f"{name}={made[name]} (requested: {requested[name]})" for name in names)
+            parts.append(f"made with {', '.join(pairs)}, so the last digits may differ")
+    if classes := changed_code(folder, plan.resolved):
+        parts.append(f"made before the file of {classes} changed")
+    return ", ".join(parts)
+
+
+def changed_code(folder: RunFolder, resolved: Config) -> str:
+    """The classes outside of pe_lab whose files have changed since a start of a run, like
+    ``mine.Mine``; empty if there are none. The code is not part of a run's identity."""
+    now = _code_digests(resolved)
+    starts: list[dict[str, Any]] = []
+    with suppress(PeLabError):
+        starts = folder.starts() if now else []
+    recorded = [item for start in starts for item in start.get("code", {}).items()]
+    return ", ".join(sorted({name for name, digest in recorded if now.get(name, digest) != digest}))
+
+
+def _code_digests(resolved: Config) -> dict[str, str]:
+    """Class of a configuration that is not of pe_lab -> the start of the SHA-256 of its file."""
+    digests = {}
+    for name in _class_names(plain(resolved)):
+        file = getattr(sys.modules.get(name.rpartition(".")[0]), "__file__", None)
+        if file and not name.startswith("pe_lab."):
+            digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    return digests
+
+
+def _class_names(value: Any) -> Iterator[str]:
+    """The classes that a configuration names, at any depth."""
+    if isinstance(value, dict):
+        if "_target_" in value:
+            yield value["_target_"]
+        value = list(value.values())
+    for part in value if isinstance(value, list) else ():
+        yield from _class_names(part)
+
+
+def _rounding_settings(config: Config) -> dict[str, Any]:
+    """The values of ``ROUNDING`` that a run would have here; none of ``threads=auto``."""
+    settings = {
+        "device": "cuda" if _on_gpu(config) else "cpu",
+        "deterministic": config.deterministic,
+        "eval.batch_tokens": config.eval.batch_tokens,
+    }
+    return settings if config.threads == "auto" else {**settings, "threads": config.threads}
+
+
+def _differing(
+    names: tuple[str, ...], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+    return [name for name in names if name in before and name in now and before[name] != now[name]]
+
+
+def warnings_about(plan: Plan) -> list[str]:
+    """A sentence for each choice that would silently give the number of another experiment."""
+    config, train, warnings = plan.config, plan.config.train, []
+    pe = config.names.get("pe", "")
+    if train.warmup >= train.steps:
+        warnings.append(
+            f"train.warmup={train.warmup} does not end before the last step, train.steps="
+            f"{train.steps}: the learning rate never reaches train.lr"
+        )
+    if not plan.reads_positions and not isinstance(plan.positions, Sequential):
+        positions = config.names.get("positions")
+        warnings.append(f"positions={positions} has no effect on pe={pe}, which reads no positions")
+    if plan.at_test_time and plan.origin is None:
+        warnings.append(
+            f"pe={pe} is made for a trained rope at test time and trained from scratch here: to "
+            f"measure it as intended, train pe=rope and run pe-lab eval run=.. pe={pe}"
+        )
+    return warnings
