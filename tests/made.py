@@ -10,9 +10,9 @@ import yaml
 
 from pe_lab.evaluate.record import Evaluations, Measurement
 from pe_lab.store import checkpoint
+from pe_lab.store.files import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
-from pe_lab.store.schema import sealed
 
 CONFIG: dict[str, Any] = {
     "task": {
@@ -99,7 +99,7 @@ def made(
             metrics |= {f"{places[split]}/{kind}": value for kind, value in numbers.items()}
     folder.make()
     folder.set_status("finished", 400, 400)
-    folder.write_text(
+    folder.write(
         "summary.json",
         sealed(
             {
@@ -177,7 +177,7 @@ def unfinished(state: Any, pe: str = "none", seed: int = 0, **changes: Any) -> R
     resolved = config(pe, seed, **changes)
     folder = RunFolder.of("runs", "flipflop", pe, seed, identity(resolved))
     folder.make()
-    folder.write_text("config.yaml", yaml.safe_dump({**resolved, "names": {"preset": "flipflop"}}))
+    folder.write("config.yaml", yaml.safe_dump({**resolved, "names": {"preset": "flipflop"}}))
     folder.set_status(state, 3, 9, "what went wrong" if state == "failed" else None)
     return folder
 
@@ -197,7 +197,7 @@ def edit_summary(run: Path, change: Change) -> None:
     summary = json.loads((run / "summary.json").read_text())
     del summary["digest"]
     change(summary)
-    RunFolder(run).write_text("summary.json", sealed(summary))
+    RunFolder(run).write("summary.json", sealed(summary))
 
 
 def edit_checkpoint(run: Path, change: Change) -> None:

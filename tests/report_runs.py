@@ -13,9 +13,9 @@ from html_page import Page
 from program import the_run, tiny, working_in
 
 from pe_lab.cli.main import main
+from pe_lab.store.files import sealed
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import identity
-from pe_lab.store.schema import sealed
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
 SEEDS = (0, 1, 2)

@@ -31,7 +31,7 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import Config
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
-from pe_lab.experiment.run import run_alone
+from pe_lab.experiment.run import run_and_print
 from pe_lab.explain.inspect import inspect_run
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
@@ -148,7 +148,7 @@ def test_a_run_and_what_is_done_with_it(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     monkeypatch.chdir(tmp_path)
-    found = run_alone(plan(replace(job(name), eval=replace(job(name).eval, generate=True))))
+    found = run_and_print(plan(replace(job(name), eval=replace(job(name).eval, generate=True))))
     folder = the_run(Path("runs"))
     assert state(folder)["state"] == "finished"
     assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]

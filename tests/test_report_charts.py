@@ -21,7 +21,6 @@ from pe_lab.report.page import Report, chart_files, evaluation_chart
 from pe_lab.report.tables import picture, table
 from pe_lab.results.evaluations import recorded
 from pe_lab.results.frame import by_split, read_runs
-from pe_lab.store.schema import sealed_lines
 
 __all__ = ["runs"]
 
@@ -234,7 +233,7 @@ def test_filters_choose_among_them_too() -> None:
 @pytest.mark.usefixtures("evaluated_runs")
 def test_they_are_shown_with_their_task_and_a_damaged_record_is_named(here: Here) -> None:
     (path,) = Path("runs").glob(f"flipflop/learned/*/{NAME}")
-    path.write_bytes(sealed_lines(b"[]\n"))
+    path.write_text("[]\n")
     assert here("report").status == 0
     page = Page(Path("runs/report/index.html").read_text())
     assert page.all("h1")[0]["text"] == "Positional encodings on brackets, flipflop"

@@ -16,8 +16,8 @@ from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.run import split_table
 from pe_lab.results.aggregate import grouped
 from pe_lab.results.frame import read_runs
+from pe_lab.store.files import sealed
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import sealed
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -236,7 +236,7 @@ def test_not_measured_is_not_infinite(here: Here, monkeypatch: pytest.MonkeyPatc
         summary = json.loads((run.path / "summary.json").read_text())
         summary["metrics"] |= {"in_domain/mine": 0.5, "ood/sparse/mine": value}
         del summary["digest"]
-        run.write_text("summary.json", sealed(summary))
+        run.write("summary.json", sealed(summary))
         shown = Console(file=io.StringIO(), width=200)
         shown.print(split_table({**summary, "too_long": {}}))
         assert ("not finite" in shown.file.getvalue()) == (value is None)

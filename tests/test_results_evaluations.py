@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from made import evaluate, made
-from program import Here, assert_has, assert_refused, csv_rows, succeeded
+from program import Here, assert_refused, csv_rows, succeeded
 
 from pe_lab.core.errors import RunError
 from pe_lab.evaluate.record import NAME, Evaluations
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.schema import sealed_lines
 
 
 @pytest.fixture
@@ -176,44 +175,6 @@ def test_the_best_is_marked_on_the_same_sequences_only(here: Here) -> None:
     assert best == {"64": "true", "128": "false"}
 
 
-ROW = {
-    "trained": False, "pe": {"k": None}, "max_len": 64, "split": "in_domain", "tokens": 64,
-    "sequences": 10, "generated": False, "encoding": "pi", "error": 0.5, "n": 4,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        '{"trained"', "[1]", "7", "\udcff",
-        *(json.dumps(ROW | changed) for changed in (
-            {"tokens": "64"}, {"tokens": None}, {"tokens": 64.5}, {"error": "x"}, {"k": "x"},
-            {"sequences": "10"}, {"split": None}, {"split": ["a"]}, {"pe": None},
-            {"encoding": None}, {"trained": None}, {"error_generated": []},
-        )),
-    ],
-)  # fmt: skip
-def test_a_record_that_cannot_be_read_is_reported(here: Here, broken: str) -> None:
-    evaluate(made("rope"), "pi", {64: 0.25})
-    path = made("cope").path / NAME
-    row = json.dumps(ROW | {"run": RunFolder(path.parent).identity})
-    lines = f"{row}\n{broken}\n{row}\n".encode(errors="surrogateescape")
-    path.write_bytes(sealed_lines(lines))
-    ended = here("results", "evaluations=true", "format=csv")
-    assert (ended.status, ended.err.count("\n")) == (0, 1)
-    assert_has(ended.err, f"{path}: line 2 is no", "what it holds is left out")
-    assert "anew" not in ended.err
-    assert "cope" not in ended.out
-    assert "pi" in ended.out
-    # Nor does eval build on it.
-    with pytest.raises(RunError, match="line 2 is no"):
-        Evaluations(path.parent)
-    # No word of there being none.
-    alone = here("results", "evaluations=true", "pe=cope")
-    assert (alone.status, alone.out.count("\n")) == (0, 1)
-    assert f"{path}: line 2 is no" in alone.out
-
-
 def one_sentence(here: Here, path: Path, part: str) -> None:
     """Each command names the file with this reason, and shows the other runs."""
     ended = here("results", "evaluations=true", "format=csv")
@@ -221,7 +182,7 @@ def one_sentence(here: Here, path: Path, part: str) -> None:
     assert f"{path}{part}" in ended.err
     assert "cope" not in ended.out
     assert here("results").status == 0
-    ended = here("verify", "format=csv")
+    ended = here("runs", "check=true")
     assert (ended.status, f"{path}{part}" in ended.out) == (1, True)
     assert here("report", "inspect=none").status == 0
     assert f"{path}{part}" in Path("runs/report/index.html").read_text()
@@ -235,23 +196,13 @@ def test_evaluations_of_another_run_are_refused(here: Here) -> None:
     path = made("cope").path / NAME
     theirs = made("rope", 1)
     shutil.copy(theirs.path / NAME, path)
-    mine = path.parent.name[-8:]
-    one_sentence(here, path, f" is of the run {theirs.identity}, not of {mine}: remove it")
+    one_sentence(here, path, f" belongs to run {theirs.identity}: remove ")
     # A row of it among those of the run.
     path.unlink()
     evaluate(RunFolder(path.parent), "pi", {64: 0.5})
     row = (theirs.path / NAME).read_bytes().splitlines(keepends=True)[0]
     path.write_bytes(row + path.read_bytes())
-    one_sentence(here, path, " does not fit its digest in its last line")
-
-
-def test_evaluations_without_an_identity_are_refused(here: Here) -> None:
-    """As they were written before rows had one."""
-    evaluate(made("rope"), "pi", {64: 0.25})
-    path = made("cope").path / NAME
-    path.write_bytes(sealed_lines(json.dumps(ROW).encode() + b"\n"))
-    part = ": line 1 is not as pe-lab writes it (run: Field required): remove it, and pe-lab eval"
-    one_sentence(here, path, part)
+    one_sentence(here, path, " cannot be read (it does not fit its digest")
 
 
 def test_a_torn_last_line_is_one_sentence(here: Here) -> None:
@@ -259,8 +210,8 @@ def test_a_torn_last_line_is_one_sentence(here: Here) -> None:
     run = made("cope")
     evaluate(run, "pi", {64: 0.5})
     with (run.path / NAME).open("a") as file:
-        file.write("[" * 200_000)
-    one_sentence(here, run.path / NAME, " does not fit its digest in its last line")
+        file.write('{"run": ')
+    one_sentence(here, run.path / NAME, " cannot be read (")
 
 
 def test_each_seed_by_itself(here: Here, runs: None) -> None:

@@ -17,7 +17,7 @@ import pe_lab
 from pe_lab.cli import show
 from pe_lab.config.choices import choices
 from pe_lab.core.errors import RunError
-from pe_lab.experiment import provenance
+from pe_lab.experiment import environment
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store import checkpoint
 from pe_lab.store.metrics_log import MetricsLog
@@ -294,8 +294,8 @@ def test_on_linux_it_is_that_of_cpuinfo(
     if cpuinfo is not None:
         path.write_text(cpuinfo)
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(provenance, "Path", lambda _: path)
-    assert provenance.processor() == name
+    monkeypatch.setattr(environment, "Path", lambda _: path)
+    assert environment.processor() == name
 
 
 @pytest.mark.parametrize(
@@ -311,5 +311,5 @@ def test_on_macos_it_is_that_of_sysctl(
         return subprocess.CompletedProcess(command, 0, output)
 
     monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr(provenance.subprocess, "run", run)
-    assert provenance.processor() == name
+    monkeypatch.setattr(environment.subprocess, "run", run)
+    assert environment.processor() == name

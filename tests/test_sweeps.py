@@ -13,7 +13,7 @@ from hydra.experimental.callback import Callback as HydraCallback
 from program import Here, start, state, succeeded, tiny
 from suites import folders, written
 
-from pe_lab.experiment.provenance import environment, prepare
+from pe_lab.experiment.environment import environment, prepare
 from pe_lab.results.frame import read_runs
 
 
@@ -272,7 +272,7 @@ def test_jobs_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, here: Here)
     devices = [prepare(config, number) for number in range(5)]
     assert [device.index for device in devices] == [0, 1, 2, 0, 1]
     assert chosen == devices
-    facts, _ = environment(1, devices[1].type, devices[1].index)
+    facts = environment(1, devices[1].type, devices[1].index)
     assert (facts["device"], facts["gpu"], facts["gpu_index"]) == ("cuda", "GPU 1", 1)
     (config,) = checked_jobs(tiny("device=cpu"))
     assert prepare(config, 1) == torch.device("cpu")

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from program import Here, the_run, tiny
 
 from pe_lab.config.schema import register_resolvers
-from pe_lab.experiment import provenance
+from pe_lab.experiment import environment
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_one_for_so_much_work_and_never_more_than_there_are_cores(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None, share: float,
     expected: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(provenance, "FLOP_PER_THREAD", TINY_FLOP * share)
+    monkeypatch.setattr(environment, "FLOP_PER_THREAD", TINY_FLOP * share)
     ended = here(*tiny("threads=auto", "train.steps=2"))
     assert ended.status == 0, ended.err
     assert recorded(the_run(tmp_path / "runs")) == [expected]
@@ -40,12 +40,12 @@ def test_one_for_so_much_work_and_never_more_than_there_are_cores(
 def test_a_run_that_goes_on_keeps_its_number(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None
 ) -> None:
-    monkeypatch.setattr(provenance, "FLOP_PER_THREAD", 0.3 * TINY_FLOP)
+    monkeypatch.setattr(environment, "FLOP_PER_THREAD", 0.3 * TINY_FLOP)
     ended = here(*tiny("threads=auto", "train.steps=2"))
     assert ended.status == 0, ended.err
     folder = the_run(tmp_path / "runs")
     (folder / "summary.json").unlink()
-    monkeypatch.setattr(provenance, "FLOP_PER_THREAD", TINY_FLOP)
+    monkeypatch.setattr(environment, "FLOP_PER_THREAD", TINY_FLOP)
     assert "threads changed" not in here(*tiny("threads=auto", "train.steps=2")).err
     assert recorded(folder) == [3, 3]
     monkeypatch.setattr("joblib.cpu_count", lambda **_: 2)
@@ -57,7 +57,7 @@ def test_a_run_that_goes_on_keeps_its_number(
 def test_a_job_of_a_sweep_takes_one(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: None
 ) -> None:
-    monkeypatch.setattr(provenance, "FLOP_PER_THREAD", 1)
+    monkeypatch.setattr(environment, "FLOP_PER_THREAD", 1)
     ended = here(*tiny("-m", "threads=auto", "seed=0,1", "train.steps=2"))
     assert ended.status == 0, ended.err
     folders = [path.parent for path in tmp_path.glob("runs/*/*/*/summary.json")]

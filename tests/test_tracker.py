@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import plain
 from pe_lab.core.tracker import closing_row, length_rows, split_rows, with_mean_ood
-from pe_lab.experiment import provenance
+from pe_lab.experiment import environment
 from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments, picture_splits
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store.run_id import LONGEST, operational, sweep_name, swept
@@ -164,8 +164,8 @@ def test_a_changed_file_that_is_not_utf8_is_in_the_diff(
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *words], check=True)
     (code / "latin1.txt").write_bytes(b"caf\xe9\n")
-    file = code / "pe_lab" / "experiment" / "provenance.py"
-    monkeypatch.setattr(provenance, "__file__", str(file))
+    file = code / "pe_lab" / "experiment" / "environment.py"
+    monkeypatch.setattr(environment, "__file__", str(file))
     succeeded(here(*tiny("tracker=none")))
     folder = the_run(tmp_path / "runs")
     assert b"\n+caf\xe9\n" in (folder / "git-1.diff").read_bytes()

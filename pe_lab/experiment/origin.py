@@ -39,21 +39,18 @@ def load_origin(model: Model, plan: Plan) -> list[dict[str, str]]:
     weights = source.model.state_dict()
     for name in _other_encodings(model, source.model, weights):
         del weights[name]
-    try:
-        unexpected = model.load_state_dict(weights, strict=False).unexpected_keys
-    except RuntimeError as error:
-        raise UsageError(
-            f"train.from={plan.origin}: {' '.join(str(error).split())}: give the same model, and a "
-            "task with as many tokens in its vocabulary"
-        ) from None
+    ours = model.state_dict()
+    for name, tensor in weights.items():
+        here = tuple(ours[name].shape) if name in ours else "missing"
+        if here != tuple(tensor.shape):
+            raise UsageError(
+                f"train.from={plan.origin}: {name} is {tuple(tensor.shape)} there and {here} here: "
+                "give the same model, and a task with as many tokens in its vocabulary"
+            )
+    model.load_state_dict(weights, strict=False)
     loaded = model.state_dict()
     # Two tensors there may be one here: the last one would silently be both.
-    lost = [
-        name
-        for name in weights
-        if name in unexpected or not equal(loaded[name].cpu(), weights[name])
-    ]
-    if lost:
+    if lost := [name for name in weights if not equal(loaded[name].cpu(), weights[name])]:
         raise UsageError(f"train.from={plan.origin}: this model has no place for {', '.join(lost)}")
     new = sorted(loaded.keys() - weights.keys())
     run = str(plan.config.train.from_run)

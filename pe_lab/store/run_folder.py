@@ -167,9 +167,11 @@ class RunFolder:
 
     def config(self) -> dict[str, Any] | None:
         """The resolved configuration of config.yaml; None before the first start."""
-        content = self._read("config.yaml")
-        with reading(self.path / "config.yaml"):
-            return dict(yaml.load(content, Loader=yaml.CSafeLoader)) if content else None
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return None
+        with reading(path):
+            return dict(yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader))
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; a last line that was cut off is left out."""

@@ -16,7 +16,7 @@ from typing import Any
 from pe_lab.cli import train
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import register_resolvers
-from pe_lab.experiment.run import run_alone
+from pe_lab.experiment.run import run_and_print
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.sweep import multirun
 from tests.chaos.warm import Ended, Fault, run
@@ -183,7 +183,7 @@ def _prepared(words: Sequence[str]) -> Callable[[], Any]:
     plans = [train._plan(job) for job in jobs]
     if args.multirun:
         return lambda: multirun(args, jobs, plans)
-    return lambda: run_alone(plans[0], words[:])
+    return lambda: run_and_print(plans[0], words[:])
 
 
 @dataclass(frozen=True)
