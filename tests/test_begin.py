@@ -82,16 +82,10 @@ def test_the_same_command_names_the_same_run_when_its_own_run_has_that_name(
 
 def test_two_tensors_do_not_become_one(rope: Path, here: Here) -> None:
     tied = tiny("pe=none", *SHORT, "train.from=flipflop/rope", "model.tied_embeddings=true")
-    assert_refused(
-        here(*tied),
-        "this model has no place for tokens.weight",
-        "model.tied_embeddings=False there",
-    )
+    assert_refused(here(*tied), "this model has no place for tokens.weight")
     succeeded(here(*tiny("pe=kerple", "pe.share_layers=false", "model.n_layers=2", *SHORT)))
     both = ["train.from=flipflop/kerple", "pe.share_layers=true", "model.n_layers=2"]
-    assert_refused(here(*tiny("pe=kerple", *SHORT, *both)), "two tensors there and one here")
-    heads = tiny("pe=none", *SHORT, "train.from=flipflop/rope", "model.activation=gelu")
-    assert "activation=relu there, gelu here" in " ".join(succeeded(here(*heads)).out.split())
+    assert_refused(here(*tiny("pe=kerple", *SHORT, *both)), "this model has no place for")
 
 
 def summary_of(folder: Path) -> dict[str, object]:
@@ -148,9 +142,9 @@ def test_parameters_of_another_encoding_are_new(here: Here, tmp_path: Path) -> N
     assert_has(succeeded(same).out, "begins with 17 of 17 tensors")
     longer = tiny("pe=learned", "pe.max_len=80", "train.from=flipflop/learned/seed0-*", *SHORT)
     found = succeeded(here(*longer)).out
-    assert_has(found, "begins with 16 of 17 tensors", "new and as initialised: ")
+    assert_has(found, "begins with 16 of 17 tensors", "; new: ")
     other = tiny("pe=fire", "train.from=flipflop/learned/seed0", *SHORT)
-    assert_has(succeeded(here(*other)).out, "begins with 16 of", "new and as initialised: ")
+    assert_has(succeeded(here(*other)).out, "begins with 16 of", "; new: ")
 
 
 @pytest.mark.extended
