@@ -45,7 +45,7 @@ from pe_lab.explain.measures import QUANTITIES, attended
 from pe_lab.explain.record import METHOD, Diagnosis, Row, keep, read_diagnoses
 from pe_lab.models.base import Model
 from pe_lab.models.conv import CausalConv
-from pe_lab.models.transformer import Decoder, Layer
+from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.plan import replaced
@@ -326,9 +326,9 @@ def _left(encoding: PositionalEncoding, part: str | None) -> PositionalEncoding:
     return PositionalEncoding() if part is None else encoding.ablations().get(part, encoding)
 
 
-def _layers(model: Model) -> list[Layer]:
-    assert isinstance(model, Decoder)
-    return model.layers
+def _layers(model: Model) -> list[Any]:
+    assert isinstance(model, Transformer)
+    return list(model.blocks)
 
 
 def _mean(values: npt.NDArray[Any]) -> float | None:

@@ -22,7 +22,7 @@ from pe_lab.core.task import Batch, Task
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
-from pe_lab.models.transformer import Decoder
+from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
 
 Map = npt.NDArray[np.float32]
@@ -304,7 +304,7 @@ def inspect_run(
 
 def require_attention(run: LoadedRun) -> None:
     """UsageError for a model without layers of attention from each token to those before."""
-    if not isinstance(run.model, Decoder) or not run.plan.dims.n_heads:
+    if not isinstance(run.model, Transformer) or not run.plan.dims.n_heads:
         model = run.summary["names"].get("model")
         raise UsageError(f"run={run.path} is of model={model}: give a run of model=transformer")
 

@@ -22,7 +22,7 @@ from pe_lab.hf.padding import (
     refuse_jumps,
     without_padding,
 )
-from pe_lab.models.attention import Attention, last_tokens
+from pe_lab.models.attention import Attention
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
@@ -106,7 +106,7 @@ class EncodedAttention(nn.Module):
                 pos_BS[rows, keys][:, new], pos_BS[rows, keys], carried, self.attention.window,
             )  # fmt: skip
             mixed, state = self.attention.attend(inputs)
-            call.carried = last_tokens(state, t)
+            call.carried = state[:, -t:] if isinstance(state, Tensor) else state
             return mixed
 
         if padding_B is not None and self.carries:

@@ -3,6 +3,7 @@
 Shape letters as in pe/base.py; W width of the values.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,16 +16,13 @@ from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.normalizers import Softmax
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
-QK_NORM_EPS = 1e-6
-"""Of Qwen3 and Gemma 3."""
-
 
 class Attention(nn.Module):
-    """Causal attention of queries, keys and values that are made elsewhere.
+    """Causal attention. Subclasses define the projections of the layer's input.
 
         q, k   = rotate(q, k)
         logits = logits(q . k / sqrt(D)) + bias(i, j)                    (B, H, T, S)
-        out    = dropout(normalizer(logits)) @ v + values(weights)       (B, H, T, W)
+        mixed  = dropout(normalizer(logits)) @ v + values(weights)       (B, H, T, W)
 
     A query sees itself and all keys before it, or as many as the narrower of the model's and the
     encoding's window holds.
@@ -33,6 +31,13 @@ class Attention(nn.Module):
         normalizer: (logits, inputs) to weights, unless the encoding has a ``normalize`` of its own.
         dropout: of the weights.
     """
+
+    project: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+    """(B, T, E) to queries and keys (B, H, T, D), and values (B, H, T, W)."""
+    conv: CausalConv | None
+    gate: nn.Linear | None
+    out: nn.Module
+    cache: type[LayerCache] = LayerCache
 
     def __init__(
         self,
@@ -46,64 +51,6 @@ class Attention(nn.Module):
         windows = [w for w in (window, encoding.window) if w is not None]
         self.window = min(windows, default=None)
         self.normalizer = Softmax() if normalizer is None else normalizer
-
-    def attend(self, inputs: AttentionInputs) -> tuple[Tensor, Any]:
-        """The averaged values (B, H, T, W), and what the encoding passes to the next layer."""
-        q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
-        _, weights = self.weights(q, k, inputs)
-        return self.average(weights, inputs), self.encoding.layer_state(weights, inputs)
-
-    def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Logits and attention weights (B, H, T, S) of rotated queries and keys."""
-        content = (q * q.shape[-1] ** -0.5) @ k.mT
-        logits = self.encoding.logits(content, q, k, inputs)
-        bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
-        if bias is not None:
-            logits = logits + bias
-        return logits, self.normalize(logits, inputs)
-
-    def normalize(self, logits: Tensor, inputs: AttentionInputs) -> Tensor:
-        """Attention weights from logits."""
-        weights = self.encoding.normalize(logits, inputs.mask_TS)
-        return self.normalizer(logits, inputs) if weights is None else weights
-
-    def average(self, weights: Tensor, inputs: AttentionInputs) -> Tensor:
-        """The values averaged by the weights after dropout, (B, H, T, W)."""
-        weights = F.dropout(weights, self.p, self.training)
-        mixed = weights.to(inputs.v_BHSD.dtype) @ inputs.v_BHSD
-        added = self.encoding.values(weights, inputs)
-        return mixed if added is None else mixed + added
-
-
-class ProjectedAttention(Attention):
-    """``Attention`` of a layer's input; subclasses define the projections."""
-
-    out: nn.Module
-    """The output projection."""
-    conv: CausalConv | None
-    """The convolution of queries, keys and values."""
-    gate: nn.Linear | None
-    """The projection whose sigmoid multiplies the averaged values."""
-
-    def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys (B, H, T, D), and values (B, H, T, W)."""
-        raise NotImplementedError
-
-    def empty_cache(self) -> LayerCache:
-        """The key cache before the first token."""
-        return LayerCache()
-
-    def inputs(
-        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, cache: LayerCache | None = None
-    ) -> AttentionInputs:
-        """The projections of the T tokens, with everything else that the encoding may read."""
-        t = x_BTE.shape[1]
-        recent = x_BTE
-        if cache is not None and self.conv is not None:
-            recent = cache.with_recent(x_BTE, self.conv.reach)
-        q, k, v = (part[:, :, -t:] for part in self.project(recent))
-        pos_BT = last_positions(pos_BS, t)
-        return AttentionInputs(x_BTE, q, k, v, pos_BT, pos_BT, carried, self.window)
 
     def forward(
         self, x_BTE: Tensor, pos_BS: Tensor, carried: Any = None, cache: LayerCache | None = None
@@ -120,23 +67,62 @@ class ProjectedAttention(Attention):
         """
         inputs = self.inputs(x_BTE, pos_BS, carried, cache)
         mixed, carried = self.attend(inputs if cache is None else cache.extend(inputs, pos_BS))
-        features = heads_to_features(mixed)
+        features = mixed.transpose(1, 2).flatten(-2)
         if self.gate is not None:
             features = features * self.gate(x_BTE).sigmoid()
-        return self.out(features), last_tokens(carried, x_BTE.shape[1])
+        # With a cache, the state may hold previous tokens too.
+        last = carried[:, -x_BTE.shape[1] :] if isinstance(carried, Tensor) else carried
+        return self.out(features), last
+
+    def inputs(
+        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, cache: LayerCache | None = None
+    ) -> AttentionInputs:
+        """The projections of the T tokens, with everything else that the encoding may read."""
+        t, recent = x_BTE.shape[1], x_BTE
+        if cache is not None and self.conv is not None:
+            recent = cache.with_recent(x_BTE, self.conv.reach)
+        q, k, v = (part[:, :, -t:] for part in self.project(recent))
+        pos_BT = last_positions(pos_BS, t)
+        return AttentionInputs(x_BTE, q, k, v, pos_BT, pos_BT, carried, self.window)
+
+    def attend(self, inputs: AttentionInputs) -> tuple[Tensor, Any]:
+        """The averaged values (B, H, T, W), and what the encoding passes to the next layer."""
+        q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
+        _, weights = self.weights(q, k, inputs)
+        return self.average(weights, inputs), self.encoding.layer_state(weights, inputs)
+
+    def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """Logits and attention weights (B, H, T, S) of rotated queries and keys."""
+        logits = self.encoding.logits((q * q.shape[-1] ** -0.5) @ k.mT, q, k, inputs)
+        bias = self.encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
+        logits = logits if bias is None else logits + bias
+        return logits, self.normalize(logits, inputs)
+
+    def normalize(self, logits: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Attention weights from logits."""
+        weights = self.encoding.normalize(logits, inputs.mask_TS)
+        return self.normalizer(logits, inputs) if weights is None else weights
+
+    def average(self, weights: Tensor, inputs: AttentionInputs) -> Tensor:
+        """The values averaged by the weights after dropout, (B, H, T, W)."""
+        weights = F.dropout(weights, self.p, self.training)
+        mixed = weights.to(inputs.v_BHSD.dtype) @ inputs.v_BHSD
+        added = self.encoding.values(weights, inputs)
+        return mixed if added is None else mixed + added
 
 
-class MultiHeadAttention(ProjectedAttention):
+class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
+        super().__init__(encoding, cfg.window, dropout=cfg.dropout)
         e = cfg.d_model
-        super().__init__(encoding, cfg.window, None, cfg.dropout)
         self.n_heads, self.conv = cfg.n_heads, cfg.new_conv("qkv", 3 * e)
         self.qkv, self.out = nn.Linear(e, 3 * e), nn.Linear(e, e)
         self.normalizer = cfg.new_normalizer(cfg.n_heads)
         self.gate = nn.Linear(e, e, bias=False) if cfg.output_gate else None
-        norms = (nn.RMSNorm(e // cfg.n_heads, eps=QK_NORM_EPS) for _ in "qk")
+        # The epsilon of Qwen3 and Gemma 3.
+        norms = (nn.RMSNorm(e // cfg.n_heads, eps=1e-6) for _ in "qk")
         self.norms = nn.ModuleList(norms) if cfg.qk_norm else None
 
     def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,17 +144,7 @@ def features_to_heads(x_BTE: Tensor, n_heads: int) -> Tensor:
     return x_BTE.view(*x_BTE.shape[:2], n_heads, -1).transpose(1, 2)
 
 
-def heads_to_features(x_BHTD: Tensor) -> Tensor:
-    """(B, H, T, D) to (B, T, H D)."""
-    return x_BHTD.transpose(1, 2).flatten(-2)
-
-
 def last_positions(pos_BS: Tensor, t: int) -> Tensor:
     """Positions of the last t tokens. The same tensor if these are all: encodings cache what they
     computed from a tensor of positions."""
     return pos_BS if t == pos_BS.shape[1] else pos_BS[:, -t:]
-
-
-def last_tokens(carried: Any, t: int) -> Any:
-    """An encoding's state for the last t tokens; with a cache it may hold previous ones too."""
-    return carried[:, -t:] if isinstance(carried, Tensor) else carried

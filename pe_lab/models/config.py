@@ -112,6 +112,10 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
     window: PositiveInt | None = None
     logn: Literal["learned"] | PositiveInt | None = None
 
+    @abstractmethod
+    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
+        """The layer of this number."""
+
     def new_normalizer(self, n_heads: int) -> nn.Module:
         """The normalizer of a layer's logits."""
         return self.scaled(Softmax(), n_heads)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from pe_lab.models.attention import (
     MultiHeadAttention,
     features_to_heads,
-    heads_to_features,
     last_positions,
     wide,
 )
@@ -155,7 +154,7 @@ class FullAttention(nn.Module):
                 # For keys after the query: the bias with query and key exchanged.
                 bias = bias.tril() + bias.tril(-1).mT
                 mask = bias if mask is None else bias + mask
-        return self.out(heads_to_features(self.attend(q, k, v, mask)))
+        return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(-2))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """softmax(q k^T / sqrt(D) + mask) v, (B, H, T, D)."""

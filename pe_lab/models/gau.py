@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.models.attention import ProjectedAttention, last_positions, wide
+from pe_lab.models.attention import Attention, last_positions, wide
 from pe_lab.models.base import pick
 from pe_lab.models.config import DecoderConfig, Vocabulary
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.normalizers import SquaredReLU
-from pe_lab.models.transformer import Decoder, Layer, draw
+from pe_lab.models.transformer import Transformer, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
 
 Activation = Callable[[Tensor], Tensor]
@@ -90,11 +90,14 @@ class GAUConfig(DecoderConfig):
             )
         return super().refuses(encoding)
 
-    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "GAU":
-        return GAU(self, vocabulary.size, encodings)
+    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Transformer:
+        return Transformer(self, vocabulary.size, encodings)
+
+    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
+        return Unit(self, encoding)
 
 
-class SharedKeyAttention(ProjectedAttention):
+class SharedKeyAttention(Attention):
     """One head whose queries and keys are two scalings of one projection z of the input."""
 
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
@@ -118,10 +121,8 @@ class SharedKeyAttention(ProjectedAttention):
         return qkv_BTX[:, None].split((s, s, self.width), -1)
 
 
-class Unit(Layer):
+class Unit(nn.Module):
     """One gated attention unit in a residual branch, normalised before or after."""
-
-    attention: SharedKeyAttention
 
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
         super().__init__()
@@ -151,12 +152,3 @@ class Unit(Layer):
         for linear in (self.gate, self.attention.vz, self.out):
             draw(linear)
         self.out.weight.div_(math.sqrt(n_layers))
-
-
-class GAU(Decoder):
-    """``encodings`` has one encoding for each layer; layers may share an instance."""
-
-    def __init__(
-        self, cfg: GAUConfig, vocab_size: int, encodings: Sequence[PositionalEncoding]
-    ) -> None:
-        super().__init__(cfg, vocab_size, (Unit(cfg, encoding) for encoding in encodings))

@@ -3,18 +3,16 @@
 Shape letters as in transformer.py; D head width, N chunks, C tokens of a chunk.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from pe_lab.models.attention import MultiHeadAttention, heads_to_features
-from pe_lab.models.config import Vocabulary
+from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.transformer import Transformer, TransformerConfig
+from pe_lab.models.transformer import Block, TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
 
@@ -72,8 +70,9 @@ class LinearAttentionConfig(TransformerConfig):
             "that can ({fitting})"
         )
 
-    def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Transformer:
-        return Transformer(self, vocabulary.size, encodings, LinearAttention)
+    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
+        cfg = self.at_layer(number)
+        return Block(cfg, LinearAttention(cfg, encoding))
 
 
 def _rotates(encoding: PositionalEncoding) -> bool:
@@ -103,11 +102,9 @@ class Sums(LayerCache):
 class LinearAttention(MultiHeadAttention):
     """``project`` returns phi(q) and phi(k)."""
 
+    cache = Sums
     chunk: int = 64
     """The number of tokens in a chunk, see ``linear_attention``."""
-
-    def empty_cache(self) -> Sums:
-        return Sums()
 
     def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(x_BTE)
@@ -122,7 +119,7 @@ class LinearAttention(MultiHeadAttention):
         q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
         with torch.autocast(q.device.type, enabled=False):
             mixed = linear_attention(q, k, inputs, self.chunk, cache)
-        return self.out(heads_to_features(mixed)), carried
+        return self.out(mixed.transpose(1, 2).flatten(-2)), carried
 
     def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Similarities divided by sqrt(D), on the scale of logits, and the weights of the

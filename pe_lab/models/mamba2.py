@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.models.attention import features_to_heads, heads_to_features
+from pe_lab.models.attention import features_to_heads
 from pe_lab.models.linear_recurrent import (
     EPSILON,
     Block,
@@ -92,5 +92,5 @@ class StateSpace(Mixer):
         with torch.autocast(x_BTE.device.type, enabled=False):
             k, q, v = b_BTD[:, None], c_BTD[:, None], x_BHTW * dt_BHT[..., None]
             mixed = scan(q, k, v, log_decay, cache=cache) + self.skip[:, None, None] * x_BHTW
-        mixed = heads_to_features(mixed)
+        mixed = mixed.transpose(1, 2).flatten(-2)
         return self.out(self.norm(mixed * F.silu(self.gate(x_BTE))))

@@ -10,8 +10,7 @@ multiplied by sqrt(E) at the input (Vaswani 2017).
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pe_lab.models.attention import MultiHeadAttention, ProjectedAttention, last_positions
+from pe_lab.models.attention import MultiHeadAttention, last_positions
 from pe_lab.models.base import Model, pick, refuse_whole_sequence
 from pe_lab.models.config import DecoderConfig, TransformerSizes, Vocabulary
 from pe_lab.models.kv_cache import Cache, LayerCache
-from pe_lab.models.normalizers import ASEntmax
 from pe_lab.pe.base import PositionalEncoding
 
 
@@ -45,6 +43,10 @@ class TransformerConfig(TransformerSizes):
     ) -> "Transformer":
         return Transformer(self, vocabulary.size, encodings)
 
+    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
+        cfg = self.at_layer(number)
+        return Block(cfg, MultiHeadAttention(cfg, encoding))
+
 
 class FeedForward(nn.Module):
     """linear, activation, linear; SwiGLU (Shazeer 2020) multiplies two linears."""
@@ -57,48 +59,19 @@ class FeedForward(nn.Module):
         self.drop = nn.Dropout(cfg.dropout if cfg.hidden_dropout else 0)
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.out(self.drop(self.hidden(h)))
-
-    def hidden(self, h: Tensor) -> Tensor:
-        """The hidden layer after its activation."""
-        up: Tensor = self.up(h)
+        up = self.up(h)
         if self.activation == "swiglu":
             gate, value = up.chunk(2, -1)
-            return F.silu(gate) * value
-        return F.relu(up) if self.activation == "relu" else F.gelu(up)
+            return self.out(self.drop(F.silu(gate) * value))
+        return self.out(self.drop(F.relu(up) if self.activation == "relu" else F.gelu(up)))
 
 
-class Layer(nn.Module, ABC):
-    """One layer of a decoder."""
-
-    attention: ProjectedAttention
-
-    @abstractmethod
-    def forward(
-        self,
-        x: Tensor,
-        pos_BS: Tensor,
-        carried: Any = None,
-        cache: LayerCache | None = None,
-        scored: Tensor | None = None,
-    ) -> tuple[Tensor, Any]:
-        """Hidden states (B, T, E), and the state that the encoding passes to the next layer
-        (``AttentionInputs.carried``). With ``scored``, in the last layer, the states of these
-        tokens alone, (N, E)."""
-
-    @abstractmethod
-    def initialise(self, n_layers: int) -> None:
-        """Draw the initial weights from torch's generator."""
-
-
-class Block(Layer):
+class Block(nn.Module):
     """Attention and feed-forward, each in a residual branch, normalised before or after.
 
     pre     x = x + attention(norm(x)),    x = x + ff(norm(x))
     post    x = norm(x + attention(x)),    x = norm(x + ff(x))
     """
-
-    attention: MultiHeadAttention
 
     def __init__(self, cfg: TransformerSizes, attention: MultiHeadAttention) -> None:
         super().__init__()
@@ -114,6 +87,9 @@ class Block(Layer):
         cache: LayerCache | None = None,
         scored: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
+        """Hidden states (B, T, E), and the state that the encoding passes to the next layer
+        (``AttentionInputs.carried``). With ``scored``, in the last layer, the states of these
+        tokens alone, (N, E)."""
         encoding = self.attention.encoding
         x = encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm_attention(x) if self.pre else x
@@ -126,13 +102,14 @@ class Block(Layer):
         return (x if self.pre else self.norm_ff(x)), carried
 
     def initialise(self, n_layers: int) -> None:
+        """Draw the initial weights from torch's generator."""
         for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):
             draw(linear, biases=not self.scaled)
         if self.attention.gate is not None:
             draw(self.attention.gate)
-        if isinstance(self.attention.normalizer, ASEntmax):
-            draw(self.attention.normalizer.beta)
-            draw(self.attention.normalizer.gamma)
+        for linear in self.attention.normalizer.children():
+            if isinstance(linear, nn.Linear):
+                draw(linear)
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))
@@ -148,37 +125,35 @@ def draw(linear: nn.Linear, biases: bool = False) -> None:
         linear.bias.zero_()
 
 
-class Decoder(Model):
-    """Token embeddings, layers, and a final norm if the layers normalise their input.
+class Transformer(Model):
+    """Token embeddings, blocks, and a final norm if the blocks normalise their input.
 
     Args:
-        layers: constructed as they are iterated, after the token embeddings.
+        encodings: one for each block; blocks may share an instance.
     """
 
-    def __init__(self, cfg: DecoderConfig, vocab_size: int, layers: Iterable[Layer]) -> None:
+    def __init__(
+        self, cfg: DecoderConfig, vocab_size: int, encodings: Sequence[PositionalEncoding]
+    ) -> None:
         super().__init__()
         self.tied, self.drop = cfg.tied_embeddings, nn.Dropout(cfg.dropout)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.blocks = nn.ModuleList(layers)
+        self.blocks = nn.ModuleList(cfg.new_block(*pair) for pair in enumerate(encodings))
         self.conv = cfg.new_conv("embedding", cfg.d_model)
         self.norm = cfg.new_norm() if cfg.norm_position == "pre" else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         self.initialise_embeddings()
         with torch.no_grad():
-            for layer in self.layers:
-                layer.initialise(len(self.blocks))
-
-    @property
-    def layers(self) -> list[Layer]:
-        return list(self.blocks)  # type: ignore[arg-type]
+            for block in self.blocks:
+                block.initialise(len(self.blocks))
 
     @property
     def encodings(self) -> list[PositionalEncoding]:
-        return [layer.attention.encoding for layer in self.layers]
+        return [block.attention.encoding for block in self.blocks]
 
     def empty_cache(self) -> Cache:
         refuse_whole_sequence(self.encodings)
-        return Cache([layer.attention.empty_cache() for layer in self.layers])
+        return Cache([block.attention.cache() for block in self.blocks])
 
     def forward(
         self,
@@ -189,25 +164,7 @@ class Decoder(Model):
         scored: Tensor | None = None,
     ) -> Tensor:
         x, carried = self.drop(self.embed(tokens_BT, pos_BS, cache)), None
-        for i, layer in enumerate(self.blocks):
-            last = i == len(self.blocks) - 1
-            layer_cache = None if cache is None else cache.layers[i]
-            x, carried = layer(x, pos_BS, carried, layer_cache, scored if last else None)
+        for i, block in enumerate(self.blocks):
+            chosen = scored if i == len(self.blocks) - 1 else None
+            x, carried = block(x, pos_BS, carried, cache and cache.layers[i], chosen)
         return self.norm(x)
-
-
-class Transformer(Decoder):
-    """``encodings`` has one encoding for each layer; layers may share an instance."""
-
-    def __init__(
-        self,
-        cfg: TransformerSizes,
-        vocab_size: int,
-        encodings: Sequence[PositionalEncoding],
-        attention: type[MultiHeadAttention] = MultiHeadAttention,
-    ) -> None:
-        def block(number: int, encoding: PositionalEncoding) -> Block:
-            layer = cfg.at_layer(number)
-            return Block(layer, attention(layer, encoding))
-
-        super().__init__(cfg, vocab_size, (block(*pair) for pair in enumerate(encodings)))
