@@ -170,7 +170,7 @@ def test_in_a_run(write: Any) -> None:
     config = checked([*words, f"pe.from_hf={write({'rope_parameters': YARN})}"])
     assert config.names["pe"] == "yarn"
     assert config.pe == {
-        "_target_": "pe_lab.pe.yarn.YaRN", **RAMP, "k": 3, "logn": "none", "logn_clip": None
+        "_target_": "pe_lab.pe.rope_scaling.YaRN", **RAMP, "k": 3, "logn": "none", "logn_clip": None
     }  # fmt: skip
 
 

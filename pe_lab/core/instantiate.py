@@ -17,6 +17,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
 from pe_lab.core.errors import UsageError
+from pe_lab.core.moved import MOVED
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.validation import as_yaml, first_error, problem
 
@@ -117,6 +118,7 @@ def _find(section: Mapping[str, Any], key: str, base: type) -> Any:
             f"{key}._target_={as_yaml(path)} names no class: "
             "give its dotted path, package.module.Class"
         )
+    path = MOVED.get(path, path)
     target = imported(path, f"{key}._target_={path}")
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise UsageError(

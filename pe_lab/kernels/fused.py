@@ -22,9 +22,9 @@ from pe_lab.pe.dape import DAPE
 from pe_lab.pe.deberta import DeBERTa
 from pe_lab.pe.fox import FoX
 from pe_lab.pe.functional import consecutive
-from pe_lab.pe.near_far import NearFar
 from pe_lab.pe.path import PaTH
 from pe_lab.pe.relative import Relative
+from pe_lab.pe.rerope import NearFar
 from pe_lab.pe.rope import RoPE
 from pe_lab.pe.shaw import Shaw
 from pe_lab.pe.stick_breaking import StickBreaking

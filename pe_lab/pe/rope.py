@@ -130,33 +130,6 @@ class RoPE(PositionalEncoding):
         return (x_BHTD * growth_BT[:, None, :, None]).to(x_BHTD.dtype)
 
 
-class StretchedRoPE(RoPE):
-    """The base of the changes of RoPE that stretch its angles for sequences ``k`` times as long as
-    in training."""
-
-    filled = ("k",)
-    at_test_time = True
-
-    def __init__(
-        self,
-        dims: Dims,
-        base: PositiveFloat,
-        pairing: Pairing,
-        k: Scale | None,
-        logn: LogN,
-        logn_clip: bool | None,
-        fraction: Fraction = 1,
-        drop: Drop | None = None,
-    ) -> None:
-        super().__init__(dims, base, pairing, logn, logn_clip, fraction, drop)
-        self.k = scale(dims, k)
-        self.frequencies = self.stretched(self.frequencies)
-
-    def stretched(self, frequencies_M: Tensor) -> Tensor:
-        """The frequencies of the D/2 pairs, stretched by ``k``."""
-        return frequencies_M
-
-
 def scale(dims: Dims, k: float | None) -> float:
     """By how much a trained RoPE is stretched: k, or longest over trained length."""
     return max(1.0, dims.longest / dims.train_len) if k is None else k

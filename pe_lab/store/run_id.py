@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pe_lab.core.moved import RECORDED
+
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
 """Excluded keys on which the last digits depend, as rounding differs with the order of sums. If a
 finished run is found that had other values of these, a message names them."""
@@ -67,11 +69,22 @@ this value they are not part of the identity, so that those runs are found again
 def with_added(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded configuration with the keys that its groups have today."""
     return {
-        key: {**ADDED.get(str(value.get("_target_")), {}), **value}
+        key: {**ADDED.get(_recorded_target(value), {}), **_with_recorded_target(value)}
         if isinstance(value, dict)
         else value
         for key, value in config.items()
     }
+
+
+def _recorded_target(section: Mapping[str, Any]) -> str:
+    """The class of a section, by the name that the first runs of it recorded."""
+    target = str(section.get("_target_"))
+    return RECORDED.get(target, target)
+
+
+def _with_recorded_target(section: Mapping[str, Any]) -> dict[str, Any]:
+    found = {"_target_": _recorded_target(section)} if "_target_" in section else {}
+    return {**section, **found}
 
 
 def excluded(key: str) -> bool:
@@ -120,10 +133,10 @@ def _without_added(value: Any) -> Any:
         return [_without_added(one) for one in value]
     if not isinstance(value, dict):
         return value
-    added = ADDED.get(str(value.get("_target_")), {})
+    added = ADDED.get(_recorded_target(value), {})
     return {
         name: _without_added(one)
-        for name, one in value.items()
+        for name, one in _with_recorded_target(value).items()
         if name not in added or one != added[name]
     }
 
