@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from day_of_use import shared_day
 from in_browser import (
     ARTEFACTS,
     NEEDS_CHROMIUM,
@@ -208,17 +207,6 @@ def assert_fits(page: Any, width: int) -> None:
     assert 0 < page.locator(".chart svg").evaluate_all(
         "all => Math.max(...all.map((e) => e.getBoundingClientRect().width))"
     ) <= width  # fmt: skip
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_day_of_use_fits_its_width_with_all_parts_open(
-    show: Open, width: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    page = show(width=width, address=page_of(shared_day(tmp_path_factory), tmp_path_factory))
-    for number in (1, 2, 3):
-        open_task(page, number)
-    assert_fits(page, width)
 
 
 @pytest.mark.extended

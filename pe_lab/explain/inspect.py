@@ -150,15 +150,6 @@ def token_means(
     return [str(token) for token in distinct[found]], means, shares
 
 
-def full_scale(values: Map, name: str = "") -> float:
-    """The value with the deepest shade: 1 for attention and other shares, else the largest
-    magnitude."""
-    finite = np.nan_to_num(values)
-    largest = float(np.abs(finite).max())
-    is_share = name == "attention" or (finite.min() >= 0 and 0.2 < largest <= 1.001)
-    return 1.0 if is_share else largest or 1.0
-
-
 @dataclass(frozen=True)
 class LayerTrace:
     """Attention of one layer; each tensor is (B, H, T, T), 0 where a query does not see a key.

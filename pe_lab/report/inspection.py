@@ -3,18 +3,22 @@
 A fragment stays below 300 KB by leaving out low-ranked heads and queries, and states how many.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 from markupsafe import Markup
 
-from pe_lab.explain.inspect import Answer, Head, Inspection, Map, full_scale
 from pe_lab.report.html import templates
+
+if TYPE_CHECKING:
+    from pe_lab.explain.inspect import Answer, Head, Inspection, Map
 
 MAX_VALUES = 63_000
 """In all maps of a fragment."""
@@ -113,6 +117,15 @@ def chart(inspection: Inspection, heads: Sequence[Head], rows: Sequence[int]) ->
     ]
     data["keys"]["transform"][-1]["expr"] = _description(maps)
     return spec
+
+
+def full_scale(values: Map, name: str = "") -> float:
+    """The value with the deepest shade: 1 for attention and other shares, else the largest
+    magnitude."""
+    finite = np.nan_to_num(values)
+    largest = float(np.abs(finite).max())
+    is_share = name == "attention" or (finite.min() >= 0 and 0.2 < largest <= 1.001)
+    return 1.0 if is_share else largest or 1.0
 
 
 def _scale(values: Map, name: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The report as one HTML file: an overview, a sentence for each task, and the rest folded; and its
 charts, and those of ``pe-lab eval``, as files."""
 
+from __future__ import annotations
+
 import json
 import re
 import sys
@@ -11,6 +13,7 @@ from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import orjson
 import polars as pl
@@ -18,7 +21,6 @@ import polars as pl
 from pe_lab.core.errors import PeLabError, UsageError, writing
 from pe_lab.core.files import replace_file, write_new_file
 from pe_lab.core.metrics import is_share
-from pe_lab.explain.inspect import Inspection
 from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
 from pe_lab.report.data import Section, evaluated, evaluated_sections, sections
 from pe_lab.report.html import drawn, rendered
@@ -31,6 +33,9 @@ from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.presentation.evaluations import runs_of_evaluations
 from pe_lab.results.reader import text
 from pe_lab.store.files import digest_of
+
+if TYPE_CHECKING:
+    from pe_lab.explain.inspect import Inspection
 
 GENERATOR = "pe-lab report"
 NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
