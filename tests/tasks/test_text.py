@@ -3,10 +3,8 @@
 import errno
 import hashlib
 import os
-import re
 import subprocess
 import sys
-from itertools import combinations
 from pathlib import Path
 from unittest.mock import patch
 
@@ -19,7 +17,7 @@ from program import Here, assert_refused
 from pe_lab.core.errors import MachineError, RunError, UsageError, by_machine
 from pe_lab.core.rng import generator
 from pe_lab.core.task import TRAIN
-from pe_lab.tasks import sample, text_file
+from pe_lab.tasks import text_file
 from pe_lab.tasks.text import Text
 from pe_lab.train.batches import TrainData, evaluation_set
 from pe_lab.train.plan import build_task
@@ -148,21 +146,6 @@ def test_repeated_windows(load):
     assert rows == [(row[:32] * 7)[:201] for row in rows]
     # As short as a period there is nothing to repeat.
     assert task.split("repeated_x2").at_length(32) == task.split("in_domain")
-
-
-def test_the_sample_is_what_its_grammar_writes():
-    assert Path(sample.__file__).with_suffix(".txt").read_bytes() == sample.sample().encode()
-
-
-def test_the_sample_repeats_near_and_far():
-    """Sayings, word by word: within a window of 128 and far beyond eight of them."""
-    apart = []
-    for story in sample.sample().split("\n\n"):
-        sayings = re.findall(': "(.*?)"', story)
-        places = [m.start() for m in re.finditer(re.escape(sayings[0]), story)] if sayings else []
-        apart += [b - a for a, b in combinations(places, 2)]
-    assert sum(distance < 128 for distance in apart) > 50
-    assert sum(distance > 1024 for distance in apart) > 500
 
 
 @pytest.mark.parametrize(
