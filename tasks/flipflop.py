@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field
 
 from pe_lab.core.batch import SUFFIX
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.task import TRAIN, Batch, Bools, Ints, Probability, Stored, Task
+from pe_lab.core.task import TRAIN, Batch, Bools, Ints, Probability, Task
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
 WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))
@@ -80,7 +80,7 @@ class FlipFlop(Task):
         bit = np.where(instruction == READ, memory, bit)
         return _batch(np.stack([instruction, ZERO + bit], axis=2).reshape(n, self.length))
 
-    def stored(self, split: str) -> Stored | None:
+    def stored(self, split: str) -> Any:
         text = self._texts.get(split)
         return super().stored(split) if text is None else _Sequences(text)
 

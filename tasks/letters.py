@@ -45,10 +45,6 @@ class Letters(Task):
         return (*symbols(self.n_symbols), "|", "<pad>", *ends)
 
     @property
-    def end(self) -> str | None:
-        return "<eos>" if self.bos_eos else None
-
-    @property
     def n_tokens(self) -> int:
         return self.max_letters + self.answered(self.max_letters) + 2 * self.bos_eos
 

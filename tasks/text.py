@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from pe_lab.core.task import TRAIN, Batch, Task
-from pe_lab.tasks.text_file import TextFile, Unit, called, read_text
+from pe_lab.tasks.text_file import TextFile, Unit, read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +114,6 @@ class Text(Task):
             raise ValueError(f"a length of {length} is too short for text: give at least 1")
         period = self.period if self.period is not None and self.period < length else None
         return replace(self, length=length, period=period, splits={})
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
-        number = {code: n for n, code in enumerate(self._text.alphabet)}
-        codes = list(text.encode()) if self.unit == "bytes" else [ord(c) for c in text]
-        for code in codes:
-            if code not in number:
-                raise ValueError(
-                    f"{called(code, self.unit)} does not occur in {self._text.path}: write it with "
-                    f"what does, {self.shown_vocab}"
-                )
-        return [number[code] for code in codes]
 
     def decode(self, tokens: Sequence[int]) -> str:
         codes = [self._text.alphabet[token] for token in tokens]

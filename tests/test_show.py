@@ -54,7 +54,7 @@ def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
     batch = evaluation_set(task, "in_domain", 5)
     header = {"pe_lab_data": 1, "vocab": list(task.vocab), "in_order": False}
     path = tmp_path / "x.jsonl"
-    path.write_bytes(task_file.encoded(header, batch))
+    path.write_bytes(task_file.encode_sequences(header, batch))
     found = task_file.read_sequences("key", str(path))
     assert found.digest.startswith(f"{path.stat().st_size} bytes, sha256 ")
     assert (found.header, found.batch.in_order, len(found.batch)) == (header, False, 5)
@@ -134,36 +134,32 @@ HEADER = {"pe_lab_data": 1, "vocab": ["a", "b"], "in_order": False}
 
 
 @pytest.mark.parametrize(
-    ("header", "rows", "message"),
+    ("header", "rows"),
     [
-        ({}, [GOOD], "its header is not an object with in_order, pe_lab_data, vocab"),
-        ({**HEADER, "pe_lab_data": 2}, [GOOD], "its format is 2, this program reads 1"),
-        ({**HEADER, "vocab": "ab"}, [GOOD], "vocabulary of its header is not a list of words"),
-        (HEADER, [], "it has no sequences"),
-        (HEADER, [GOOD, {"tokens": [0, 1]}], "line 3 has no tokens, targets and scored"),
-        (HEADER, [GOOD, {**GOOD, "length": 2}], "line 3 has other keys than line 2"),
-        (HEADER, [GOOD, {**GOOD, "tokens": [0]}], "tokens of its sequences are not equally many"),
-        (HEADER, [{**GOOD, "tokens": [0, 0.5]}], "tokens are not whole numbers"),
-        (HEADER, [GOOD, {**GOOD, "tokens": [0, 2]}], "sequence 2 has tokens outside of the voc"),
-        (HEADER, [{**GOOD, "scored": [2]}], "line 2 scores a place that it does not have"),
-        (HEADER, [{**GOOD, "scored": []}], "nothing is scored in it"),
-        (HEADER, [{**GOOD, "length": 3}], "a length is not from 1 to 2"),
-        (HEADER, [{**GOOD, "targets": [0]}], r"targets has the shape \(1, 1\), tokens \(1, 2\)"),
+        ({}, [GOOD]),
+        ({**HEADER, "pe_lab_data": 2}, [GOOD]),
+        (HEADER, []),
+        (HEADER, [GOOD, {"tokens": [0, 1]}]),
+        (HEADER, [GOOD, {**GOOD, "tokens": [0]}]),
+        (HEADER, [{**GOOD, "tokens": [0, 0.5]}]),
+        (HEADER, [GOOD, {**GOOD, "tokens": [0, 2]}]),
+        (HEADER, [{**GOOD, "scored": [2]}]),
+        (HEADER, [{**GOOD, "scored": []}]),
+        (HEADER, [{**GOOD, "length": 3}]),
+        (HEADER, [{**GOOD, "targets": [0]}]),
     ],
 )
-def test_a_damaged_file_is_one_sentence(
-    tmp_path: Path, header: object, rows: list[object], message: str
-) -> None:
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, header: object, rows: list[object]) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(map(json.dumps, [header, *rows])))
-    with pytest.raises(ValueError, match=rf"^task.files.train: .*{message}.*; write it again"):
+    with pytest.raises(ValueError, match=rf"^task.files.train: {path} is not a file of pe-lab"):
         task_file.read_sequences("task.files.train", str(path))
 
 
 def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
     """Bytes cut, changed, and none: a ValueError, or a file that still fits."""
     batch = Batch(*(np.array([[0, 1], [1, 1]]) for _ in range(2)), np.array([[False, True]] * 2))
-    content, path = task_file.encoded(HEADER, batch), tmp_path / "x.jsonl"
+    content, path = task_file.encode_sequences(HEADER, batch), tmp_path / "x.jsonl"
     rng, refused = np.random.default_rng(0), 0
     for trial in range(120):
         damaged = bytearray(content[: rng.integers(len(content))] if trial % 2 else content)
@@ -183,16 +179,12 @@ def test_files_that_do_not_fit_the_task(here: Here) -> None:
     write(here, "task=copy", "task.max_letters=20", "n=4", "to=copy.jsonl")
     assert_refused(
         here(*tiny("task=copy", "task.files={in_domain: copy.jsonl}")),
-        "task.files.in_domain: copy.jsonl holds sequences of 40 tokens", "at most 32",
+        "task.files.in_domain: copy.jsonl has another vocabulary", "more than 32 tokens",
     )  # fmt: skip
     assert_refused(
         here(*tiny("task=selective_copy", "task.files={in_domain: copy.jsonl}")),
-        "copy.jsonl has the vocabulary a b c", "| <pad>", "the task",
+        "copy.jsonl has another vocabulary than the task",
     )  # fmt: skip
-    assert_refused(
-        here(*tiny("task=copy", "task.train_sequences=4", "task.files={train: copy.jsonl}")),
-        "task.train_sequences=4 is not allowed with task.files.train",
-    )
 
 
 def test_what_is_measured_is_no_training_set(here: Here) -> None:

@@ -31,7 +31,7 @@ from rich.text import Text
 from pe_lab import __version__
 from pe_lab.cli.train import task_of
 from pe_lab.config.choices import CHOICES, choices
-from pe_lab.core.batch import FORMAT, SUFFIX, encoded
+from pe_lab.core.batch import FORMAT, SUFFIX, encode_sequences
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.files import write_new_file
@@ -172,7 +172,7 @@ def write_sequences(path: Path, header: dict[str, Any], batch: Batch) -> None:
     if path.exists():
         raise UsageError(f"show to={path}: the file exists and is not overwritten, give another")
     with writing(path, "another file"):
-        write_new_file(path, encoded(header, batch))
+        write_new_file(path, encode_sequences(header, batch))
 
 
 def _draw(config: "Config", task: Task, split: str, n: int | None) -> Batch:

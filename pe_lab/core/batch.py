@@ -16,16 +16,21 @@ the task has them. What is written is read back equal.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
+from pe_lab.core.errors import reason
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+SUFFIX = ".jsonl"
+FORMAT = 1
+"""Version of the format."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,15 @@ class Batch:
 
     def take(self, rows: Ints | slice) -> "Batch":
         """The named rows, as a batch."""
-        return Batch(
-            self.tokens[rows],
-            self.targets[rows],
-            self.scored[rows],
-            None if self.lengths is None else self.lengths[rows],
-            {name: tag[rows] for name, tag in self.tags.items()},
-            {axis: ids[rows] for axis, ids in self.positions.items()},
+        return replace(
+            self,
+            tokens=self.tokens[rows],
+            targets=self.targets[rows],
+            scored=self.scored[rows],
+            lengths=None if self.lengths is None else self.lengths[rows],
+            tags={name: tag[rows] for name, tag in self.tags.items()},
+            positions={axis: ids[rows] for axis, ids in self.positions.items()},
+            in_order=False,
         )
 
     def real(self) -> Bools:
@@ -73,21 +80,6 @@ class Batch:
         return self.scored if loss_on == "scored" else self.real()
 
 
-class Stored(Protocol):
-    """A finite set of sequences: a file, or a set drawn once (``Batch`` is one)."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: Ints) -> Batch: ...
-
-
-SUFFIX = ".jsonl"
-FORMAT = 1
-"""Version of the format."""
-KEYS = {"pe_lab_data", "vocab", "in_order"}
-"""The keys that every header has."""
-
-
 @dataclass(frozen=True)
 class FromFile:
     """The sequences of a file, its header, and its size and SHA-256 as ``digest``."""
@@ -97,41 +89,15 @@ class FromFile:
     digest: str
 
 
-def encoded(header: Mapping[str, Any], batch: Batch) -> bytes:
+def encode_sequences(header: Mapping[str, Any], batch: Batch) -> bytes:
     """The content of a file."""
-    lines = [json.dumps(dict(header), ensure_ascii=False), *_rows(header["vocab"], batch)]
+    lines = [json.dumps(dict(header), ensure_ascii=False), *_lines(header["vocab"], batch)]
     return "\n".join([*lines, ""]).encode()
 
 
-def read_sequences(key: str, path: str) -> FromFile:
-    """The sequences of a file.
-
-    Args:
-        key: the configuration key that names it.
-
-    Raises:
-        ValueError: it cannot be read, or is not of the form.
-    """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{key} names {path}, which cannot be read ({error.strerror}); give the path of a file "
-            "that pe-lab show wrote"
-        ) from error
-    try:
-        header, batch = _decoded(content)
-        _check(len(header["vocab"]), batch)
-    except ValueError as error:
-        raise ValueError(
-            f"{key}: {path} is not a file of pe-lab show: {error}; write it again, or correct it"
-        ) from None
-    digest = f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
-    return FromFile(header, batch, digest)
-
-
-def _rows(vocab: Sequence[str], batch: Batch) -> Iterator[str]:
-    grids = _grids(batch)
+def _lines(vocab: Sequence[str], batch: Batch) -> Iterator[str]:
+    tags = {f"tag.{name}": values for name, values in batch.tags.items()}
+    tags |= {f"positions.{axis}": ids for axis, ids in batch.positions.items()}
     for row, tokens in enumerate(batch.tokens.tolist()):
         length = len(tokens) if batch.lengths is None else int(batch.lengths[row])
         line: dict[str, Any] = {
@@ -142,97 +108,64 @@ def _rows(vocab: Sequence[str], batch: Batch) -> Iterator[str]:
         }
         if batch.lengths is not None:
             line["length"] = length
-        if grids:
-            line["tags"] = {name: values[row].tolist() for name, values in grids.items()}
+        if tags:
+            line["tags"] = {name: values[row].tolist() for name, values in tags.items()}
         yield json.dumps(line, ensure_ascii=False)
 
 
-def _grids(batch: Batch) -> dict[str, Ints]:
-    """Tags and position ids, under their names in a file."""
-    tags = {f"tag.{name}": values for name, values in batch.tags.items()}
-    return tags | {f"positions.{axis}": ids for axis, ids in batch.positions.items()}
+def read_sequences(key: str, path: str) -> FromFile:
+    """Read the sequences of a file.
+
+    Args:
+        key: the configuration key that names it.
+
+    Raises:
+        ValueError: it cannot be read, or is not of the form.
+    """
+    try:
+        content = Path(path).read_bytes()
+        header, *rows = [orjson.loads(line) for line in content.splitlines()]
+        batch = _batch_of(header, rows)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{key}: {path} is not a file of pe-lab show ({reason(error)}): write it again, or "
+            "correct it"
+        ) from None
+    digest = f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
+    return FromFile(header, batch, digest)
 
 
-def _decoded(content: bytes) -> tuple[dict[str, Any], Batch]:
-    """The header and the sequences; ValueError where they are not of the form."""
-    found = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        try:
-            found.append(orjson.loads(line))
-        except ValueError:
-            raise ValueError(f"line {number} is not JSON") from None
-    header, *rows = found or [None]
-    header = _checked_header(header)
-    if not rows:
-        raise ValueError("it has no sequences")
-    for number, row in enumerate(rows, start=2):
-        if not isinstance(row, dict) or not row.keys() >= {"tokens", "targets", "scored"}:
-            raise ValueError(f"line {number} has no tokens, targets and scored")
-        if row.keys() ^ rows[0].keys() or row.get("tags", {}).keys() ^ rows[0].get("tags", {}):
-            raise ValueError(f"line {number} has other keys than line 2")
-    tokens = _whole_numbers([row["tokens"] for row in rows], "tokens")
+def _batch_of(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Batch:
+    """The sequences of a file; ValueError where their sizes or tokens do not fit."""
+    if header["pe_lab_data"] != FORMAT:
+        raise ValueError(f"its format is {header['pe_lab_data']}, this program reads {FORMAT}")
+    tokens, targets = (_integers([row[key] for row in rows]) for key in ("tokens", "targets"))
     scored = np.zeros(tokens.shape, dtype=bool)
     for number, row in enumerate(rows):
-        places = _whole_numbers(row["scored"] or [0], "scored")
-        if not 0 <= places.min() <= places.max() < tokens.shape[-1]:
-            raise ValueError(f"line {number + 2} scores a place that it does not have")
-        scored[number, places] = bool(row["scored"])
-    targets = _whole_numbers([row["targets"] for row in rows], "targets")
-    lengths = [row["length"] for row in rows] if "length" in rows[0] else None
-    grids = {
-        name: _whole_numbers([row["tags"][name] for row in rows], name)
-        for name in rows[0].get("tags", {})
+        scored[number, row["scored"]] = True
+    tags = {
+        name: _integers([row["tags"][name] for row in rows]) for name in rows[0].get("tags", {})
     }
-    tags, positions = (
-        {name.removeprefix(prefix): a for name, a in grids.items() if name.startswith(prefix)}
+    lengths = _integers([row["length"] for row in rows]) if "length" in rows[0] else None
+    for name, array in {"targets": targets, **tags}.items():
+        if array.shape != tokens.shape:
+            raise ValueError(f"{name} has the shape {array.shape}, tokens {tokens.shape}")
+    words = np.stack([tokens, targets])
+    if words.min() < 0 or words.max() >= len(header["vocab"]):
+        raise ValueError(f"a token is outside of the vocabulary of {len(header['vocab'])} words")
+    if lengths is not None and not 1 <= lengths.min() <= lengths.max() <= tokens.shape[1]:
+        raise ValueError(f"a length is not from 1 to {tokens.shape[1]}")
+    if not scored.any():
+        raise ValueError("nothing is scored in it")
+    named, positions = (
+        {name.removeprefix(prefix): a for name, a in tags.items() if name.startswith(prefix)}
         for prefix in ("tag.", "positions.")
     )
-    counted = None if lengths is None else _whole_numbers(lengths, "lengths")
-    in_order = bool(header["in_order"])
-    return header, Batch(tokens, targets, scored, counted, tags, positions, in_order)
+    return Batch(tokens, targets, scored, lengths, named, positions, bool(header["in_order"]))
 
 
-def _checked_header(found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict) or not found.keys() >= KEYS:
-        raise ValueError(f"its header is not an object with {', '.join(sorted(KEYS))}")
-    if found["pe_lab_data"] != FORMAT:
-        raise ValueError(f"its format is {found['pe_lab_data']}, this program reads {FORMAT}")
-    vocab = found["vocab"]
-    if not isinstance(vocab, list) or not vocab or not all(isinstance(w, str) for w in vocab):
-        raise ValueError("the vocabulary of its header is not a list of words")
-    return found
-
-
-def _whole_numbers(rows: Sequence[Any], name: str) -> Ints:
-    """An array of whole numbers; ValueError for other values and for rows of unequal length."""
-    try:
-        array = np.array(rows)
-    except ValueError:
-        raise ValueError(f"{name} of its sequences are not equally many") from None
+def _integers(rows: Sequence[Any]) -> Ints:
+    array = np.array(rows)
     if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} are not whole numbers")
+        raise ValueError("its numbers are not all whole")
     return array.astype(np.int64)
-
-
-def _check(words: int, batch: Batch) -> None:
-    """ValueError unless the arrays fit one another and the vocabulary."""
-    shape = batch.tokens.shape
-    if 0 in shape or len(shape) != 2:
-        raise ValueError("it has no sequences")
-    arrays = {"targets": batch.targets, "scored": batch.scored, **_grids(batch)}
-    for name, array in arrays.items():
-        if array.shape != shape:
-            raise ValueError(f"{name} has the shape {array.shape}, tokens {shape}")
-    for name, array in {"tokens": batch.tokens, "targets": batch.targets}.items():
-        if array.min() < 0 or array.max() >= words:
-            row = int(((array < 0) | (array >= words)).any(axis=1).argmax())
-            raise ValueError(
-                f"sequence {row + 1} has {name} outside of the vocabulary of {words} words"
-            )
-    lengths = batch.lengths
-    if lengths is not None and (
-        lengths.shape != shape[:1] or lengths.min() < 1 or lengths.max() > shape[1]
-    ):
-        raise ValueError(f"a length is not from 1 to {shape[1]}")
-    if not batch.scored.any():
-        raise ValueError("nothing is scored in it")

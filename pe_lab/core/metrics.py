@@ -152,8 +152,6 @@ TABLED = tuple(metric.name for metric in METRICS if not metric.closing_only)
 """In tables of splits, in this order."""
 CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "count")
 """Those that training changes."""
-_SHARES = {*GENERATED, *(metric.name for metric in METRICS if metric.unit == "share")}
-_COUNTS = {metric.name for metric in METRICS if metric.unit == "count"}
 CHARTED = tuple(metric for metric in METRICS if metric.charted)
 
 
@@ -167,26 +165,3 @@ def is_share(name: str) -> bool:
     """Whether a metric is shown in %; with generated answers and ``accuracy`` (1 - error)."""
     metric = metric_of(name)
     return name == "accuracy" or (metric is not None and metric.unit == "share")
-
-
-def implausible(metrics: Mapping[str, float | None]) -> str:
-    """The first number that no measurement gives: a share outside of 0 to 1, a negative count, an
-    error outside of its interval; empty if there is none."""
-    for key, value in metrics.items():
-        if value is None:
-            continue
-        name = key.rpartition("/")[2]
-        if name in _COUNTS and value < 0:
-            return f"{key}={value} is less than 0"
-        if name not in _SHARES:
-            continue
-        if not 0 <= value <= 1:
-            return f"{key}={value} is not between 0 and 1"
-        if name in ("error", "error_generated"):
-            low, high = (
-                metrics.get(key.removesuffix(name) + name.replace("error", bound))
-                for bound in ("error_low", "error_high")
-            )
-            if low is not None and high is not None and not low - 1e-9 <= value <= high + 1e-9:
-                return f"{key}={value} is outside of its interval, {low} to {high}"
-    return ""

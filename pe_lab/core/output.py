@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,8 +25,7 @@ def printable(text: str) -> str:
 
 
 class Output:
-    """A text stream that discards its output after an error: a closed pipe, a full disk, a terminal
-    that is gone.
+    """A text stream that discards its output after an error, such as a closed pipe or a full disk.
 
     Attributes:
         error: the first error; None before one.
@@ -40,43 +39,31 @@ class Output:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        try:
-            self.stream.write(text)
-        except OSError as error:
-            self._discard(error)
+        self._attempt(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        try:
-            self.stream.flush()
-        except OSError as error:
-            self._discard(error)
+        self._attempt(self.stream.flush)
 
-    def _discard(self, error: OSError) -> None:
-        self.error = self.error or error
-        # What is buffered would fail again when the interpreter exits.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+    def _attempt(self, function: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except OSError as error:
+            self.error = self.error or error
+            # What is buffered would fail again when the interpreter exits.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
 @contextmanager
 def tolerant_output() -> Iterator[Output]:
-    """``sys.stdout`` as an ``Output``; standard streams that are closed are replaced by devnull, as
-    the next opened file would take their place."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+    """``sys.stdout`` as an ``Output``."""
     for stream in (sys.stdout, sys.stderr):
         # A character that the locale's encoding lacks becomes a question mark.
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
     before = sys.stdout
-    sys.stdout = output = Output(before)
+    sys.stdout = output = Output(before or io.StringIO())
     try:
         yield output
         output.flush()

@@ -16,7 +16,6 @@ from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
 from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
-from pe_lab.core.batch import Stored as Stored
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.suggest import did_you_mean
 
@@ -65,12 +64,6 @@ class Task(ABC):
         for name in self.files:
             if name not in names:
                 raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, names)}")
-        if TRAIN in self.files and self.train_sequences is not None:
-            raise ValueError(
-                f"task.train_sequences={self.train_sequences} is not allowed with "
-                "task.files.train, which is the whole training set: set "
-                "task.train_sequences=null, or shorten the file"
-            )
 
     def refuse_above(self, low: str, high: str) -> None:
         """ValueError where the value of one key is above that of another."""
@@ -100,17 +93,13 @@ class Task(ABC):
         """
         return {}
 
-    @property
-    def end(self) -> str | None:
-        """The word that ends every sequence, where ``pe-lab generate`` stops; None: no such one."""
-        return None
-
     @abstractmethod
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         """n sequences, drawn with ``rng`` alone and without a Python loop over them."""
 
-    def stored(self, split: str) -> Stored | None:
-        """The sequences of a split that are read from a file; None: they are drawn."""
+    def stored(self, split: str) -> Any:
+        """The sequences of a split that are read from a file, a ``Batch`` or what has its length
+        and its ``take``; None: they are drawn."""
         return self._files[split].batch if split in self._files else None
 
     def contents(self) -> dict[str, str]:
@@ -133,24 +122,18 @@ class Task(ABC):
 
     def _file(self, name: str, path: str) -> FromFile:
         key = f"task.files.{name}"
-        found = read_sequences(key, path)
-        if tuple(found.header["vocab"]) != self.vocab:
+        file, most = read_sequences(key, path), self.split(name).n_tokens
+        if tuple(file.header["vocab"]) != self.vocab or file.batch.tokens.shape[1] > most:
             raise ValueError(
-                f"{key}: {path} has the vocabulary {shown(found.header['vocab'])}, the task "
-                f"{self.shown_vocab}: give the task the keys that its header names"
+                f"{key}: {path} has another vocabulary than the task, or sequences of more than "
+                f"{most} tokens: give the task the keys that its header names"
             )
-        if name == TRAIN and (measured := found.header.get("split", TRAIN)) != TRAIN:
+        if name == TRAIN and (measured := file.header.get("split", TRAIN)) != TRAIN:
             raise ValueError(
                 f"{key}: {path} holds split={measured}, sequences that a run measures: train on a "
                 "file of pe-lab show split=train"
             )
-        most = self.split(name).n_tokens
-        if (length := found.batch.tokens.shape[1]) > most:
-            raise ValueError(
-                f"{key}: {path} holds sequences of {length} tokens, and the task has at most "
-                f"{most} there: give the task the keys that its header names"
-            )
-        return found
+        return file
 
     def split(self, name: str) -> Self:
         """The task as the split has it, without files: they were read once."""
@@ -202,33 +185,16 @@ class Task(ABC):
         answer, source = np.nonzero(held)
         # Counted within each answer: 0, 1, ..
         nth = np.arange(len(answer)) - np.searchsorted(answer, answer)
-        found = np.full((*batch.tokens.shape, int(held.sum(axis=1).max(initial=0))), -1)
-        found[row[answer], place[answer], nth] = source
-        return found
+        places = np.full((*batch.tokens.shape, int(held.sum(axis=1).max(initial=0))), -1)
+        places[row[answer], place[answer], nth] = source
+        return places
 
     @property
     def shown_vocab(self) -> str:
-        return shown(self.vocab)
-
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text: words of the vocabulary; those of one letter need no spaces.
-
-        Raises:
-            ValueError: something in it is not a word of the vocabulary.
-        """
-        number = {word: n for n, word in enumerate(self.vocab)}
-        words = [w for part in text.split() for w in ([part] if part in number else part)]
-        for word in words:
-            if word not in number:
-                raise ValueError(f"{word} is not in the vocabulary: {self.shown_vocab}")
-        return [number[word] for word in words]
+        """The vocabulary in a message: ``a b c .. (26 words)`` where it is long."""
+        more = f" .. ({len(self.vocab)} words)" if len(self.vocab) > MAX_WORDS_SHOWN else ""
+        return " ".join(self.vocab[:MAX_WORDS_SHOWN]) + more
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, as a user reads it."""
         return " ".join(self.vocab[token] for token in tokens)
-
-
-def shown(words: Sequence[str]) -> str:
-    """A vocabulary as a message shows it: ``a b c .. (26 words)`` where it is long."""
-    more = f" .. ({len(words)} words)" if len(words) > MAX_WORDS_SHOWN else ""
-    return " ".join(words[:MAX_WORDS_SHOWN]) + more

@@ -1,6 +1,5 @@
 """The base of trackers, which show a run elsewhere while it is made."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ class TrackedRun:
     splits: Sequence[str]
 
 
-class Tracker(ABC):
+class Tracker:
     """Shows a run elsewhere; metrics.jsonl and summary.json are the record.
 
     The arguments of a subclass are the keys of ``tracker``, which its yaml in ``conf/tracker/``
@@ -40,21 +39,17 @@ class Tracker(ABC):
     called afterwards, and the run continues.
     """
 
-    active: bool = True
-    """False: there is nothing to do, and no method is called."""
-
+    active = True
+    """False: no method is called."""
     start_seconds = log_seconds = finish_seconds = 60.0
     """The limits on each call of a method."""
 
-    @abstractmethod
     def start(self, run: TrackedRun) -> None:
         """Begin a run, or continue one: ``run.rows`` are not passed to ``log``."""
 
-    @abstractmethod
     def log(self, row: dict[str, Any]) -> None:
         """Log the next row of metrics.jsonl; ``step`` is one of its keys."""
 
-    @abstractmethod
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         """End the run; ``summary`` is the content of summary.json, None if it is not finished."""
 
@@ -64,16 +59,9 @@ class Tracker(ABC):
 
     def abort(self) -> None:
         """Release what is left after an error, within a few seconds."""
-        return
 
 
 class NoTracker(Tracker):
     """No tracker: the run folder is the only record."""
 
     active = False
-
-    def start(self, run: TrackedRun) -> None: ...
-
-    def log(self, row: dict[str, Any]) -> None: ...
-
-    def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None: ...

@@ -5,10 +5,12 @@ alone. So any worker, process or resumed run draws the same batch, and every enc
 measured on the same sequences.
 """
 
+from typing import Any
+
 import numpy as np
 
 from pe_lab.core.rng import generator
-from pe_lab.core.task import TRAIN, Batch, Ints, Stored, Task
+from pe_lab.core.task import TRAIN, Batch, Ints, Task
 
 # Drawing many batches at once spreads the cost of a rule that is sequential in time.
 BATCHES_A_DRAW = 16
@@ -35,7 +37,7 @@ class TrainData:
         start = within * self.batch_size
         return self._drawn[1].take(slice(start, start + self.batch_size))
 
-    def _rows(self, finite: Stored, number: int) -> Ints:
+    def _rows(self, finite: Any, number: int) -> Ints:
         index = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
         if getattr(finite, "in_order", False):
             return index % len(finite)
@@ -49,7 +51,7 @@ class TrainData:
         return self._order[1]
 
 
-def _finite(task: Task, seed: int) -> Stored | None:
+def _finite(task: Task, seed: int) -> Any:
     stored = task.stored(TRAIN)
     if stored is None and task.train_sequences is not None:
         return task.sample(generator(seed, TRAIN, "set"), task.train_sequences)

@@ -14,7 +14,7 @@ import pytest
 from pe_lab.check.base import NotClaimedError
 from pe_lab.check.suite import OF_A_TASK
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch, Task, shown
+from pe_lab.core.task import Batch, Task
 from pe_lab.train.batches import TrainData
 
 ROOT = Path(__file__).parents[2]
@@ -119,12 +119,6 @@ class Fixed(Task):
 
     def sample(self, rng, n):
         raise NotImplementedError
-
-
-def test_a_long_vocabulary_is_cut_in_messages():
-    few, many = [str(n) for n in range(40)], [str(n) for n in range(41)]
-    assert shown(few) == " ".join(few)
-    assert shown(many) == f"{' '.join(few)} .. (41 words)"
 
 
 def letter(task, words, word):
