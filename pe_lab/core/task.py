@@ -123,15 +123,15 @@ class Task(ABC):
     def _file(self, name: str, path: str) -> FromFile:
         key = f"task.files.{name}"
         file, most = read_sequences(key, path), self.split(name).n_tokens
-        if tuple(file.header["vocab"]) != self.vocab or file.batch.tokens.shape[1] > most:
-            raise ValueError(
-                f"{key}: {path} has another vocabulary than the task, or sequences of more than "
-                f"{most} tokens: give the task the keys that its header names"
-            )
         if name == TRAIN and (measured := file.header.get("split", TRAIN)) != TRAIN:
             raise ValueError(
                 f"{key}: {path} holds split={measured}, sequences that a run measures: train on a "
                 "file of pe-lab show split=train"
+            )
+        if tuple(file.header["vocab"]) != self.vocab or file.batch.tokens.shape[1] > most:
+            raise ValueError(
+                f"{key}: {path} has another vocabulary than the task, or sequences of more than "
+                f"{most} tokens: give the task the keys that its header names"
             )
         return file
 

@@ -131,14 +131,6 @@ def test_files_of_splits_in_the_program(tmp_path):
         built(splits={"long": {"length": 9}})
 
 
-def test_a_training_file_is_the_training_set(tmp_path):
-    path = good_file(tmp_path)
-    told = r"task\.train_sequences=1 is not allowed with task\.files\.train.*=null"
-    with pytest.raises(ValueError, match=told):
-        from_file(path, split="train", length=8, train_sequences=1)
-    assert from_file(path, length=8, train_sequences=1).train_sequences == 1
-
-
 def test_contents(tmp_path, monkeypatch):
     assert FlipFlop(splits={}, length=8, p_ignore=0.8).contents() == {}
     path = good_file(tmp_path)
