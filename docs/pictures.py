@@ -17,6 +17,7 @@ import vl_convert
 from torch import Tensor
 
 from docs import facts
+from pe_lab.models.attention import Attention
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.cope import CoPE, count
 from pe_lab.train.encodings import build_encodings
@@ -249,10 +250,8 @@ def _weights(encoding: PositionalEncoding) -> list[Panel]:
     made = []
     for tokens in (ALIKE, RANDOM):
         inputs = inputs_of(tokens)
-        _, logits = _run(encoding, inputs)
-        bias = encoding.bias(inputs.pos_q_BT, inputs.pos_k_BS)
-        whole = logits if bias is None else logits + bias
-        made += _panels(WEIGHTS, tokens, encoding.normalize(whole, inputs.mask_TS))
+        q, k = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
+        made += _panels(WEIGHTS, tokens, Attention(encoding).weights(q, k, inputs)[1])
     return made
 
 

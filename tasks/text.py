@@ -34,8 +34,8 @@ class Text(Task):
     lengths ("repeated"): from the second tile on, copying from one tile back is right. Metric:
     share of wrong tokens.
 
-    The file is never held in memory. Without one, the included sample.txt is read: stories by a
-    grammar, in which names, sayings and inscriptions come back after ten to thousands of characters.
+    The file is never held in memory. Without one, the included sample.txt is read: stories
+    that a grammar wrote, in which names and sayings come back after ten to thousands of characters.
 
     Source: the splits are those of Su's table of length extrapolation (blogs 9603, 9708), which
     tiles texts of any length.
