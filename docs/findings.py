@@ -40,10 +40,16 @@ from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.frame import FACTS, GROUPS, filtered, read_runs
+from pe_lab.results.format import in_markdown
 from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
-from pe_lab.results.presentation.formats import in_markdown
-from pe_lab.results.selection import FINDINGS, read_file_of_runs
+from pe_lab.results.table import (
+    FACTS,
+    FINDINGS,
+    GROUPS,
+    filtered,
+    read_file_of_runs,
+    read_runs,
+)
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING, excluded
 from pe_lab.train.plan import plan

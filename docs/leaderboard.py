@@ -16,7 +16,6 @@ from docs.markdown import insert, table
 from pe_lab.core.console import percent
 from pe_lab.report.html import drawn
 from pe_lab.report.leaderboard import heat_map
-from pe_lab.results.frame import by_split, filtered
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.claims import Decided, decide, read_claims, shipped_claims
 from pe_lab.results.leaderboard.rows import SCHEMA
@@ -26,8 +25,8 @@ from pe_lab.results.presentation.leaderboard_details import (
     claims_table,
 )
 from pe_lab.results.presentation.needs import Need, doubts, needs, needs_table
-from pe_lab.results.selection import FINDINGS, read_file_of_runs
 from pe_lab.results.suite import DEFAULT, load_suite
+from pe_lab.results.table import FINDINGS, by_split, filtered, read_file_of_runs
 
 TEXTS = {
     DEFAULT: facts.ROOT / "docs" / "leaderboard.text.md",

@@ -6,9 +6,9 @@ import pytest
 from made import errors_of, made
 from program import Here, assert_has, csv_rows
 
-from pe_lab.results.aggregate import grouped, pooled
-from pe_lab.results.frame import read_runs
-from pe_lab.results.statistics.seeds import two_clusters
+from pe_lab.results.groups import grouped, pooled
+from pe_lab.results.statistics import two_clusters
+from pe_lab.results.table import read_runs
 
 
 def best(rows: dict[str, list[float]], by_rate: bool) -> set[str]:

@@ -10,7 +10,7 @@ from program import Here, assert_has, assert_refused, succeeded, summary, tiny
 
 from pe_lab.cli.main import main
 from pe_lab.experiment.load_run import load
-from pe_lab.results.frame import read_runs
+from pe_lab.results.table import read_runs
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.trainer import Trainer

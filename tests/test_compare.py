@@ -16,10 +16,9 @@ from program import ROOT, Here, assert_has, assert_refused, csv_rows, succeeded
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.choices import choices
 from pe_lab.config.schema import plain
-from pe_lab.results.frame import read_runs
 from pe_lab.results.presentation.comparisons import comparison_tables
 from pe_lab.results.published import Published, compared, published
-from pe_lab.results.reader import flat
+from pe_lab.results.table import flat, read_runs
 
 THEIRS = Published(
     source="S", where="table 1", task="flipflop", pe="rope", size={}, setting={"task.length": 64},

@@ -21,7 +21,7 @@ from pe_lab.config.choices import choices
 from pe_lab.config.compose import compose
 from pe_lab.config.schema import plain, register_resolvers
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.results.reader import flat
+from pe_lab.results.table import flat
 from pe_lab.sweeps.launchers import register_choices
 
 REMEDY = "run `make docs`"

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
 
-from pe_lab.results.frame import FACTS, breakdowns, by_split, curves, read_runs
 from pe_lab.results.labels import labels
 from pe_lab.results.selection import read_file_of_runs
+from pe_lab.results.table import FACTS, breakdowns, by_split, curves, read_runs
 from pe_lab.store.run_id import identity
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -23,9 +23,9 @@ from pe_lab.cli.main import main
 from pe_lab.core.console import _Console
 from pe_lab.core.errors import HeldError
 from pe_lab.core.output import printable
-from pe_lab.results.aggregate import grouped
-from pe_lab.results.frame import read_runs
+from pe_lab.results.groups import grouped
 from pe_lab.results.presentation.formats import Cell, Table, latex, markdown, plain, terminal
+from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import RunFolder
 
 PROGRAM = [sys.executable, "-m", "pe_lab"]

@@ -13,9 +13,9 @@ from program import Here, assert_has, assert_refused, csv_rows
 from scipy.stats import binomtest
 
 from pe_lab.core.errors import UsageError
-from pe_lab.results.frame import read_runs
 from pe_lab.results.paired import paired, seed_by_seed
-from pe_lab.results.statistics.across_tasks import holm
+from pe_lab.results.statistics import holm
+from pe_lab.results.table import read_runs
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from made import edit_summary, made, unfinished
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import parse
-from pe_lab.results.frame import read_runs
 from pe_lab.results.labels import aliases, labels, named
 from pe_lab.results.query import condition
 from pe_lab.results.selection import selected
+from pe_lab.results.table import read_runs
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -20,8 +20,8 @@ from pe_lab.config.schema import plain, register_resolvers, validated
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.frame import read_runs
 from pe_lab.results.labels import labels
+from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import run_folders
 from pe_lab.store.run_id import identity
 from pe_lab.train.batches import TrainData

@@ -20,7 +20,7 @@ from pe_lab.cli.report import MARK
 from pe_lab.core.console import percent
 from pe_lab.report.data import Section, bands, sections
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, overview, sentence, table
-from pe_lab.results.frame import by_split, read_runs
+from pe_lab.results.table import by_split, read_runs
 from pe_lab.store.files import sealed
 
 __all__ = ["page", "runs", "text"]

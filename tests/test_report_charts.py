@@ -20,7 +20,7 @@ from pe_lab.report.html import drawn
 from pe_lab.report.page import Report, chart_files, evaluation_chart
 from pe_lab.report.tables import picture, table
 from pe_lab.results.evaluations import recorded
-from pe_lab.results.frame import by_split, read_runs
+from pe_lab.results.table import by_split, read_runs
 
 __all__ = ["runs"]
 

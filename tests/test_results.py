@@ -14,8 +14,8 @@ from rich.console import Console
 from pe_lab.core.console import percent
 from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.experiment.run import split_table
-from pe_lab.results.aggregate import grouped
-from pe_lab.results.frame import read_runs
+from pe_lab.results.groups import grouped
+from pe_lab.results.table import read_runs
 from pe_lab.store.files import sealed
 from pe_lab.store.run_folder import RunFolder
 

@@ -12,18 +12,17 @@ import pytest
 from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
-from pe_lab.results.statistics import across_tasks, seeds
-from pe_lab.results.statistics.across_tasks import (
+from pe_lab.results.statistics import (
     Pair,
+    across_tasks,
     exact_test,
     improvement_interval,
     iqm,
     performance_profile,
     probability_of_improvement,
-    sign_test,
-)
-from pe_lab.results.statistics.seeds import (
     rate_of,
+    seeds,
+    sign_test,
     stratified_interval,
     two_clusters,
     with_rates,

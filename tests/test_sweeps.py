@@ -14,7 +14,7 @@ from program import Here, start, state, succeeded, tiny
 from suites import folders, written
 
 from pe_lab.experiment.environment import environment, prepare
-from pe_lab.results.frame import read_runs
+from pe_lab.results.table import read_runs
 
 
 def table(out: str) -> list[list[str]]:

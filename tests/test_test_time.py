@@ -12,7 +12,7 @@ from docs import facts
 from pe_lab.core.test_time import TEST_TIME
 from pe_lab.report.data import sections
 from pe_lab.report.tables import overview, table
-from pe_lab.results.frame import by_split, read_runs
+from pe_lab.results.table import by_split, read_runs
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 

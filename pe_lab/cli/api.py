@@ -40,7 +40,7 @@ from pe_lab.experiment import load_run
 from pe_lab.experiment import run as experiment
 from pe_lab.explain.cells import frame_of
 from pe_lab.models.base import Model
-from pe_lab.results.frame import by_split, curves, runs_of
+from pe_lab.results.table import by_split, curves, runs_of
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.sweep import multirun
@@ -115,7 +115,7 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.DataFrame:
-    """Train every combination, and return the table that ``results.frame.read_runs`` has of them;
+    """Train every combination, and return the table that ``results.table.read_runs`` has of them;
     ``pe-lab -m WORDS``. Finished runs are not run again.
 
     Args:

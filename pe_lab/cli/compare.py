@@ -3,33 +3,29 @@
     pe-lab compare                                     every number of published.yaml
     pe-lab compare task=flipflop pe=cope where=".."    filters as in pe-lab results
     pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
-    pe-lab compare pe=cope,rope                        both; format=csv: published numbers alone
 
-format=table, csv, json, markdown or latex, runs_dir=runs, file=FILE and --config-dir FOLDER as in
-pe-lab results. Runs on which a suite chose the learning rate are left out: it was chosen by their
-errors.
+format=table, csv, json, markdown or latex, runs_dir=runs and file=FILE as in pe-lab results. Runs
+on which a suite chose the learning rate are left out: it was chosen by their errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import polars as pl
 from pydantic import model_validator
 
-from pe_lab.core.errors import UsageError
-from pe_lab.core.options import parse, without_config_dir
-from pe_lab.results.leaderboard.entries import tuning
+from pe_lab.core.console import percent
+from pe_lab.core.options import parse
+from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.paired import paired
-from pe_lab.results.presentation.comparisons import (
-    VERDICT,
-    commands,
-    comparison_tables,
-    paired_tables,
-)
-from pe_lab.results.presentation.formats import Format, print_tables
-from pe_lab.results.presentation.tables import left_out_note
-from pe_lab.results.published import Published, compared, published
-from pe_lab.results.selection import FileOptions, selected
+from pe_lab.results.protocol import tuning
+from pe_lab.results.published import compared, published
+from pe_lab.results.selection import FileOptions, selected, unfinished_notes
+from pe_lab.results.tables import shares_text, tuning_text
+
+LISTED = 8
+"""Most seeds whose values are listed."""
+VERDICT = "Verdict: the side of our seeds on which the published number lies."
 
 
 class CompareOptions(FileOptions):
@@ -39,7 +35,7 @@ class CompareOptions(FileOptions):
 
     a: str | None = None
     b: str | None = None
-    format: Format = "table"
+    format: OutputFormat = "table"
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -54,52 +50,139 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a wrong option, or ``a`` and ``b`` share no seed in equal settings.
     """
-    config_dir, rest = without_config_dir(words)
-    options = parse(CompareOptions, rest)
-    runs, form = selected(options, config_dir), options.format
+    options = parse(CompareOptions, words)
+    runs = selected(options)
+    left_out = tuning(runs)
+    notes = [f"left out: {tuning_text(left_out)}"] if len(left_out) else []
     if options.a is not None and options.b is not None:
-        left = left_out_note(tuning(runs).filter(pl.col("pe").is_in([options.a, options.b])))
-        try:
-            tests = paired(runs, options.a, options.b)
-        except UsageError as error:
-            raise UsageError("; ".join([str(error), *left])) from None
-        print_tables(form, paired_tables(tests), tests, runs, left, {})
-        return
-    filters = {key: options.values(key) for key in ("task", "pe")}
-    numbers = [
-        number
-        for number in published()
-        if all(not values or getattr(number, key) in values for key, values in filters.items())
+        rows = paired(runs, options.a, options.b)
+        parts = rows.partition_by("task", "setting_a", "setting_b", maintain_order=True)
+        tables, facts = [_paired_table(part) for part in parts], {}
+    else:
+        filters = {key: options.values(key) for key in ("task", "pe")}
+        rows = compared(runs, [number for number in published() if _matches(number, filters)])
+        # Without a run of ours a number is only in the notes, unless it was selected.
+        measured = pl.col("verdict") != "not run"
+        shown = rows.filter(pl.lit(value=True) if any(filters.values()) else measured)
+        parts = shown.partition_by("source", "where", "task", maintain_order=True)
+        tables, facts = [_published_table(part) for part in parts], {"verdict": VERDICT}
+        notes += _commands(rows) if len(rows) else ["no published number of these"]
+    print_tables(options.format, tables, rows, [*notes, *unfinished_notes(runs)], facts)
+
+
+def _matches(number: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> bool:
+    return all(not values or number[key] in values for key, values in filters.items())
+
+
+def _published_table(part: pl.DataFrame) -> Table:
+    """Return the table of one source. What differs in the protocol of every row is in a note, the
+    rest in footnotes."""
+    rows = part.rows(named=True)
+    differences = [set(row["differs"].split(", ")) for row in rows if row["n"] is not None]
+    common = set.intersection(*differences) if differences else set()
+    own = [", ".join(d for d in row["differs"].split(", ") if d not in common) for row in rows]
+    numbers = {text: f"[{n}]" for n, text in enumerate(dict.fromkeys(filter(None, own)), 1)}
+    first = rows[0]
+    rated = part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
+    notes = [
+        VERDICT if differences else "",
+        f"Threshold: {shares_text(rated, 'threshold')}." if len(rated) else "",
+        f"Assumed: {first['reading']}." if first["reading"] else "",
+        f"Protocol, ours for theirs: {', '.join(sorted(common))}." if any(common) else "",
+        *(f"{number} {text}." for text, number in numbers.items()),
     ]
-    table = compared(runs, numbers)
-    # Without a run of ours a number is only in the notes, unless it was selected.
-    shown = pl.col("verdict") != "not run"
-    if filters["task"]:
-        shown = pl.lit(True)
-    elif filters["pe"]:
-        shown = pl.col("recipe").is_not_null()
-    both = filters["pe"] if len(filters["pe"]) == 2 and form != "csv" else []
-    left = left_out_note(_left_out(runs, numbers, both))
-    tables, notes = comparison_tables(table.filter(shown)), [*left, *commands(table)]
-    facts: dict[str, Any] = {"verdict": VERDICT}
-    if not numbers:
-        selection = " ".join(f"{key}={','.join(v)}" for key, v in filters.items() if v)
-        none = f"no published number matches {selection}: see pe_lab/results/published.yaml"
-        notes = [none, *left]
-    if both:
-        try:
-            tests = paired(runs, *both)
-        except UsageError as error:
-            notes.append(str(error))
-        else:
-            tables += paired_tables(tests)
-            facts["paired"] = tests.to_dicts()
-    print_tables(form, tables, table, runs, notes, facts)
+    metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
+    frame = part.with_columns(
+        protocol=pl.Series([numbers.get(text, "") for text in own], dtype=pl.String),
+        ours=pl.struct("n", "k", "median", "values"),
+        seeds=pl.struct("theirs_seeds", "n"),
+        mean="ours",
+    )
+    formats = dict.fromkeys(("pe", "size", "split", "verdict", "protocol", "theirs_printed"), str)
+    formats |= {"ours": seeds_text, "mean": percent, "seeds": _both_seeds}
+    headings = {"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"}
+    headings |= {"mean": "mean of ours, %", "seeds": "seeds: theirs, ours"}
+    title = f"{first['task']}: {metric} in %, {first['source']}, {first['where']}"
+    return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 
 
-def _left_out(runs: pl.DataFrame, numbers: Sequence[Published], both: list[str]) -> pl.DataFrame:
-    """The tuning runs that match one of these numbers, or could be paired."""
-    beside, left = {(number.task, number.pe) for number in numbers}, tuning(runs)
-    pairs = left.select("task", "pe").iter_rows()
-    kept = [(task, pe) in beside or pe in both for task, pe in pairs]
-    return left.filter(pl.Series(kept, dtype=pl.Boolean))
+def seeds_text(cell: Mapping[str, Any]) -> str:
+    """Write our seeds: ``2/3 1.00: 0.0 1.00 22.0``, k of n, the median and each of them (above
+    ``LISTED`` the lowest and the highest). One seed alone is its value."""
+    if not cell["n"]:
+        return "-"
+    values = list(map(percent, cell["values"]))
+    if cell["n"] == 1:
+        return values[0]
+    each = " ".join(values) if len(values) <= LISTED else f"{values[0]}..{values[-1]}"
+    rate = "median" if cell["k"] is None else f"{cell['k']}/{cell['n']}"
+    return f"{rate} {percent(cell['median'])}: {each}"
+
+
+def _both_seeds(seeds: Mapping[str, Any]) -> str:
+    return f"{seeds['theirs_seeds'] or '?'}, {seeds['n'] or 0}"
+
+
+def _commands(rows: pl.DataFrame) -> list[str]:
+    """Return what runs the published settings that no run of ours has."""
+    other = pl.col("verdict").str.starts_with("other")
+    left = rows.filter((pl.col("verdict") == "not run") | other, pl.col("recipe").is_not_null())
+    lines = []
+    for (task, source, recipe), part in left.group_by(
+        "task", "source", "recipe", maintain_order=True
+    ):
+        missing = ", ".join(part["pe"].unique(maintain_order=True))
+        lines.append(
+            f"{task}, {source}, {missing}: pe-lab -m experiment=paper/{recipe} runs the "
+            f"published setting, experiment=small/{recipe} a small one"
+        )
+    return lines
+
+
+def _paired_table(part: pl.DataFrame) -> Table:
+    """Return the table of one pair of settings."""
+    first = max(part.rows(named=True), key=lambda row: row["n"])
+    a, b = first["a"], first["b"]
+    seeds = ",".join(map(str, first["seeds"]))
+    notes = [f"Seeds {seeds}; settings {first['setting_a']} and {first['setting_b']}."]
+    if first["n"] > 1:
+        notes.append(f"Threshold: {shares_text(part, 'threshold')}.")
+        notes.append(f"p: sign test, at least {first['p_least']:.3g}; Holm: over the splits.")
+    else:
+        notes.append("With one seed nothing can be tested.")
+    frame = part.with_columns(
+        **{
+            side: pl.struct(n="n", k=f"k_{side}", median=f"median_{side}", values=f"errors_{side}")
+            for side in "ab"
+        },
+        lower_a=pl.struct("lower_a", "n"),
+        lower_b=pl.struct("lower_b", "n"),
+        difference=100 * pl.col("difference"),
+    )
+    formats = {
+        "split": str,
+        "n": str,
+        "a": _rate_text,
+        "b": _rate_text,
+        "difference": "{:+.2f}".format,
+    }
+    formats |= {f"lower_{side}": _lower_text for side in "ab"}
+    formats |= dict.fromkeys(("p", "p_holm"), "{:.3g}".format)
+    headings = {"a": a, "b": b, "difference": "median difference", "p_holm": "Holm"}
+    headings |= {"lower_a": f"{a} lower", "lower_b": f"{b} lower"}
+    title = f"{first['task']}: error in %, {a} against {b}, seed by seed"
+    differs = f", {first['differs']}" if first["differs"] else ""
+    return Table(frame, formats, f"{title}{differs}", tuple(notes), headings)
+
+
+def _rate_text(cell: Mapping[str, Any]) -> str:
+    """Write ``7/12 1.05``: k of n, and the median; one seed alone is its value."""
+    if not cell["n"]:
+        return "n/a"
+    median = percent(cell["median"])
+    return median if cell["n"] == 1 else f"{cell['k']}/{cell['n']} {median}"
+
+
+def _lower_text(cell: Mapping[str, Any]) -> str:
+    lower, n = cell.values()
+    return f"{lower}/{n}"

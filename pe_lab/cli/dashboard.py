@@ -21,9 +21,9 @@ from pe_lab.core.errors import RunError, UsageError, reason, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.options import parse
 from pe_lab.experiment.tracking import call_with_timeout
-from pe_lab.results.frame import GROUPS
 from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.table import GROUPS
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
 """Time limits of one request to wandb's server, and of all requests."""

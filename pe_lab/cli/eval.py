@@ -32,6 +32,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
 from pydantic import Field, PositiveInt
 
 from pe_lab.cli.run_argument import common_runs_dir, finished_runs
@@ -45,8 +46,8 @@ from pe_lab.core.options import (
     parse,
     without_config_dir,
 )
-from pe_lab.results.presentation.formats import Format, print_tables
-from pe_lab.results.presentation.tables import Spread
+from pe_lab.results.format import OutputFormat, print_tables
+from pe_lab.results.tables import Spread
 
 LINE_INTERVAL_S = 30.0
 
@@ -67,7 +68,7 @@ class EvalOptions(Options):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: AtLeastOne = 1
     runs_dir: Path = Path("runs")
-    format: Format = "table"
+    format: OutputFormat = "table"
     metric: str = "error"
     spread: Spread = "sd"
     out: str | None = None
@@ -88,10 +89,12 @@ def show(words: Sequence[str]) -> None:
     # Imported here: torch takes a second.
     from pe_lab.evaluate.evaluate import evaluate
     from pe_lab.report.page import write_evaluations
-    from pe_lab.results.frame import runs_of
-    from pe_lab.results.presentation.evaluations import check_metric, evaluation_tables, notes
+    from pe_lab.results.evaluations import check_metric, evaluation_tables
+    from pe_lab.results.selection import unfinished_notes
+    from pe_lab.results.table import runs_of
 
-    metric = check_metric(options.metric, options.generate)
+    metric = options.metric
+    check_metric(metric, options.generate)
     progress = Progress()
     left_out: list[PeLabError] = []
     try:
@@ -121,13 +124,35 @@ def show(words: Sequence[str]) -> None:
         raise left_out[0]
     across = "split" if options.lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, options.spread, across)
-    lines = [*notes(evaluated), f"written to {write_evaluations(evaluated, out, metric)}"]
-    skipped = runs_of(unfinished)
-    facts = {"metric": metric}
-    print_tables(options.format, tables, evaluated, skipped, lines, facts)
+    written = f"written to {write_evaluations(evaluated, out, metric)}"
+    lines = [*notes(evaluated), written, *unfinished_notes(runs_of(unfinished))]
+    print_tables(options.format, tables, evaluated, lines, {"metric": metric})
     if left_out:
         runs = f"{len(left_out)} of {len(paths)} runs not evaluated"
         raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
+
+
+def notes(evaluated: pl.DataFrame) -> list[str]:
+    """Return what the tables do not show: scales, cells without numbers, parameters left out."""
+    from pe_lab.results.evaluations import scales, shown_encoding
+
+    lines = scales(evaluated)
+    empty = evaluated.filter(pl.col("message").is_not_null())
+    empty = empty.with_columns(encoding=shown_encoding())
+    for (_, encoding, split, message), rows in empty.group_by(
+        "pe", "encoding", "split", "message", maintain_order=True
+    ):
+        lengths = ", ".join(map(str, rows["length"].unique(maintain_order=True)))
+        lines.append(f"{encoding} n/a on {split} at {lengths}: {message}")
+    left_out = evaluated.filter(pl.col("left_out") > 0)
+    for (pe, number), rows in left_out.group_by("pe", "left_out", maintain_order=True):
+        encodings = ", ".join(rows["encoding"].unique(maintain_order=True))
+        lines.append(f"{number:,} trained parameters of {pe} are left out under {encodings}")
+    if earlier := int(evaluated["earlier"].sum()):
+        lines.append(
+            f"{earlier} of {len(evaluated)} numbers were measured before; force=true measures anew"
+        )
+    return lines
 
 
 def _out(out: str | None, runs_dir: Path) -> Path:

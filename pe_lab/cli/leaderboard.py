@@ -64,9 +64,9 @@ from pe_lab.results.presentation.leaderboard_details import (
 )
 from pe_lab.results.presentation.needs import doubts, headline, needs_table
 from pe_lab.results.presentation.verdicts import Verdicts, verdict_table, with_verdicts
-from pe_lab.results.selection import FINDINGS, shipped_findings
 from pe_lab.results.suite import DEFAULT, SCORE, Suite, load_suite
-from pe_lab.results.verdicts import of_scores, shipped_diagnoses
+from pe_lab.results.table import FINDINGS, shipped_findings
+from pe_lab.suite.verdicts import of_scores, shipped_diagnoses
 
 SHOWN = 10
 """Entries of a table without all=true."""

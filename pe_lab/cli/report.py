@@ -65,7 +65,7 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     trust(config_dir)
     options = parse(ReportOptions, rest)
-    runs = selected(options, config_dir)
+    runs = selected(options)
     path = (options.out or Path(options.runs_dir) / "report") / "index.html"
     if options.format == "html":
         _check(path)

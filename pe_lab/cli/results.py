@@ -6,9 +6,9 @@
     pe-lab results splits=sparse,dense sort=-sparse    columns and order, - for descending; else
                                                        the highest rates, then the lowest OOD
                                                        mean, come first
-    pe-lab results metric=loss spread=sd               the metric; spread: rates (of seeds that
-                                                       generalise, median, mean and sd), or mean
-                                                       and sd alone
+    pe-lab results metric=loss spread=sd               the metric; spread: rates (k of n seeds that
+                                                       generalise, and the median), or sd (mean and
+                                                       standard deviation)
     pe-lab results threshold=0.1                       up to this error (a share) a run counts as
                                                        generalised; default: as in suite v2, 0.05
                                                        for other splits
@@ -19,11 +19,9 @@
                                                        file=findings: those of docs/findings.md
     pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
                                                        each encoding at test time, a column for
-                                                       each length in tokens read; splits= as
-                                                       evaluated, sort=-512
+                                                       each length in tokens read
     pe-lab results where="tuning_of=null"              without the runs on which a suite chose the
-                                                       learning rate; --config-dir FOLDER adds the
-                                                       suites in FOLDER/suite/
+                                                       learning rate
 
 csv and json hold exact numbers, shares instead of %: one row for each row and split of the table.
 Runs that are not finished are listed below the table. In json they are under ``unfinished``; with
@@ -33,30 +31,29 @@ csv, markdown and latex they and all notes go to the error output.
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import polars as pl
 from pydantic import Field, field_validator
 
-from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import CommaSeparated, Flag, parse, without_config_dir
+from pe_lab.core.options import CommaSeparated, Flag, parse
 from pe_lab.core.output import counted
-from pe_lab.results.aggregate import RATED, SETTING, grouped
-from pe_lab.results.evaluations import evaluated_paths
+from pe_lab.results.format import OutputFormat, Table, print_tables
+from pe_lab.results.groups import RATED, SETTING, grouped
 from pe_lab.results.labels import named
-from pe_lab.results.presentation.formats import Format, Table, print_tables
-from pe_lab.results.presentation.tables import (
+from pe_lab.results.selection import FileOptions, selected, unfinished_notes
+from pe_lab.results.tables import (
     Layout,
     Spread,
-    pooled_keys_note,
     pooled_note,
     tables,
+    tuning_note,
     with_differs,
 )
-from pe_lab.results.selection import FileOptions, selected, write_file_of_runs
 
 Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
+UNFINISHED = ("path", "task", "pe", "seed", "state", "step", "steps", "message")
 
 
 class ResultsOptions(FileOptions):
@@ -70,25 +67,17 @@ class ResultsOptions(FileOptions):
     sort: str | None = None
     spread: Spread = "rates"
     threshold: Limit | None = None
-    format: Format = "table"
+    format: OutputFormat = "table"
     to: Path | None = None
     evaluations: Flag = False
-
-    @field_validator("format", mode="before")
-    @classmethod
-    def _no_parquet(cls, form: object) -> object:
-        if form == "parquet":
-            raise ValueError("give to=FILE.parquet, which writes the selected runs to a file")
-        return form
 
     @field_validator("to")
     @classmethod
     def _parquet(cls, to: Path) -> Path:
-        form = {".md": "markdown", ".tex": "latex"}.get(to.suffix, to.suffix.removeprefix("."))
-        if form in get_args(Format):
-            raise ValueError(f"tables go to the standard output, format={form} > {to}")
         if to.suffix != ".parquet":
-            raise ValueError("give FILE.parquet for the runs, format=csv > FILE.csv for the table")
+            raise ValueError("give FILE.parquet for the runs; format=csv > FILE.csv for the table")
+        if to.exists():
+            raise ValueError("it exists, give another name")
         return to
 
 
@@ -99,73 +88,83 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: a wrong option or filter.
     """
-    config_dir, rest = without_config_dir(words)
-    options = parse(ResultsOptions, rest)
-    runs = selected(options, config_dir)
-    _check(options)
+    options = parse(ResultsOptions, words)
+    if options.threshold is not None and (options.metric not in RATED or options.evaluations):
+        raise UsageError(f"threshold= is for metric={','.join(RATED)}, not for evaluations=true")
+    runs = selected(options)
     if options.to is not None:
-        write_file_of_runs(runs, options.to)
-        console().print(f"{options.to}: {counted(len(runs), 'run')}", soft_wrap=True)
+        runs.write_parquet(options.to)
+        print(f"{options.to}: {counted(len(runs), 'run')}")
         return
-    found, rows, notes = _content(runs, options)
-    facts = {"metric": options.metric, "interval": "95 %, Wilson, of k of n seeds"}
-    print_tables(options.format, found, rows, runs, notes, facts)
+    shown, rows, notes = _content(runs, options)
+    unfinished = runs.filter(pl.col("state") != "finished")
+    facts = {
+        "metric": options.metric,
+        "interval": "95 %, Wilson, of k of n seeds",
+        "unfinished": unfinished.select(UNFINISHED).to_dicts() if len(runs) else [],
+    }
+    print_tables(options.format, shown, rows, [*notes, *unfinished_notes(runs)], facts)
 
 
 def _content(
     runs: pl.DataFrame, options: ResultsOptions
 ) -> tuple[list[Table], pl.DataFrame, list[str]]:
-    """The tables, the same as numbers, and notes."""
+    """Return the tables, the same as numbers, and notes."""
     if runs.is_empty():
         among = " ".join([str(options.file or options.runs_dir), *options.filters])
-        begin = "pe-lab task=flipflop pe=cope makes one in runs"
-        none = f"no runs in {among}: {'leave out a filter' if options.filters else begin}"
-        return [], pl.DataFrame(), [none]
+        begin = "leave out a filter, or pe-lab task=flipflop pe=cope makes one in runs"
+        return [], pl.DataFrame(), [f"no runs in {among}: {begin}"]
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         return [], pl.DataFrame(), []
-    metric, spread, where = options.metric, options.spread, options.where
     if options.evaluations:
-        from pe_lab.results.presentation.evaluations import recorded_tables
-
-        found, rows, notes = recorded_tables(
-            runs, metric, options.by, options.splits, options.sort, spread
-        )
-        evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs)))
-        by = ["pe", *(options.by or ["setting"])]
-        return found, rows, [*notes, *pooled_note(evaluated, by, where)]
-    by = [*(SETTING if options.by is None else options.by)]
-    groups = grouped(runs, by, metric, options.splits, options.threshold, spread == "rates")
+        return _evaluations(runs, options)
+    by, metric = options.by or list(SETTING), options.metric
+    rates = options.spread == "rates"
+    groups = grouped(runs, by, metric, options.splits, options.threshold, rates)
     names = named(finished)
-    notes = [
-        *pooled_keys_note(runs, by), *pooled_note(runs, by, where), *_evaluated(runs, options)
-    ]  # fmt: skip
-    found = tables(groups, names, Layout(by, metric, spread, options.sort))
-    return found, with_differs(groups, names), notes
+    notes = [*pooled_note(runs, by), *tuning_note(runs, by, options.where)]
+    if options.file is None and (evaluated := _count_evaluated(finished)):
+        words = [*options.filters, f"runs_dir={options.runs_dir}", "evaluations=true"]
+        command = shlex.join(["pe-lab", "results", *words])
+        notes.append(f"{counted(evaluated, 'run')} evaluated by pe-lab eval: {command}")
+    layout = Layout(by, metric, options.spread, options.sort)
+    return tables(groups, names, layout), with_differs(groups, names), notes
 
 
-def _check(options: ResultsOptions) -> None:
-    """Refuse options that exclude one another."""
-    if options.threshold is not None and options.metric not in RATED:
-        raise UsageError(
-            f"threshold={options.threshold} is one of {', '.join(RATED)}, and metric="
-            f"{options.metric} is none of them: leave threshold out"
-        )
-    if options.threshold is not None and options.evaluations:
-        raise UsageError(
-            f"threshold={options.threshold} with evaluations=true: its tables have no rates, leave "
-            "one of the two out"
-        )
-    if options.evaluations and options.file is not None:
-        raise UsageError(
-            f"evaluations=true with file={options.file}: evaluations lie in run folders, leave one "
-            "of the two out"
-        )
+def _count_evaluated(finished: pl.DataFrame) -> int:
+    return sum((Path(path) / "evaluations.jsonl").exists() for path in finished["path"])
 
 
-def _evaluated(runs: pl.DataFrame, options: ResultsOptions) -> list[str]:
-    """How many of the runs were evaluated, and the command that shows it."""
-    n = len(evaluated_paths(runs))
-    folder = [f"runs_dir={options.runs_dir}"] if "runs_dir" in options.model_fields_set else []
-    line = shlex.join(["pe-lab", "results", *options.filters, *folder, "evaluations=true"])
-    return [f"{n} of these runs {'was' if n == 1 else 'were'} evaluated: {line}"] if n else []
+def _evaluations(
+    runs: pl.DataFrame, options: ResultsOptions
+) -> tuple[list[Table], pl.DataFrame, list[str]]:
+    """Return the tables of all recorded evaluations, the same as numbers, and notes."""
+    # Imported here: other tables need none of it.
+    from pe_lab.core.suggest import check_known
+    from pe_lab.results.evaluations import (
+        AT_TEST,
+        check_metric,
+        grouped_evaluations,
+        recorded,
+        scales,
+    )
+
+    evaluated, notes = recorded(runs)
+    if evaluated.is_empty():
+        none = "none of these runs was evaluated: pe-lab eval run=FOLDER lengths=128,256 does it"
+        return [], pl.DataFrame(), notes or [none]
+    check_metric(options.metric, evaluated["error_generated"].is_not_null().any())
+    check_known("splits={}", options.splits, evaluated["split"].unique())
+    if options.splits:
+        evaluated = evaluated.filter(pl.col("split").is_in(options.splits))
+    runs = runs.filter(pl.col("path").is_in(evaluated["path"].unique().to_list()))
+    by = list(dict.fromkeys([*AT_TEST, *(options.by or ["setting"])]))
+    by_length = evaluated.sort("tokens", maintain_order=True)
+    groups, rows = grouped_evaluations(by_length, runs, by, options.metric)
+    names = named(runs)
+    layout = Layout(by, options.metric, options.spread, options.sort, "length", as_measured=True)
+    notes += [*pooled_note(rows, by), *tuning_note(runs, ["pe", *by], options.where)]
+    for (task,), part in evaluated.group_by("task", maintain_order=True):
+        notes += [f"{task}: {note}" for note in scales(part)]
+    return tables(groups, names, layout), with_differs(groups, names), notes

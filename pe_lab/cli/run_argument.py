@@ -8,8 +8,8 @@ from pydantic import Field
 
 from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.options import Options
-from pe_lab.results.frame import runs_of
 from pe_lab.results.labels import labels
+from pe_lab.results.table import runs_of
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
 
 

@@ -32,11 +32,11 @@ from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
-from pe_lab.results import verdicts
 from pe_lab.results.format import OutputFormat, Table, print_tables
-from pe_lab.results.frame import read_runs, runs_of, splits_of
 from pe_lab.results.labels import labels
 from pe_lab.results.suite import DEFAULT, load_suite
+from pe_lab.results.table import read_runs, runs_of, splits_of
+from pe_lab.suite import verdicts
 
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""

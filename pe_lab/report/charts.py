@@ -15,8 +15,7 @@ import polars as pl
 from pe_lab.core.metrics import COSTS, IN_DOMAIN, metric_name
 from pe_lab.core.output import printable
 from pe_lab.report.data import Section, bands, override, task_keys
-from pe_lab.results.frame import breakdowns, curves
-from pe_lab.results.reader import text
+from pe_lab.results.table import breakdowns, curves, text
 
 Spec = dict[str, Any]
 COLOURS = [f"var(--c{n})" for n in range(1, 9)]

@@ -12,14 +12,13 @@ from pe_lab.core.output import printable
 from pe_lab.core.test_time import LEGEND, MARK, TEST_TIME
 from pe_lab.evaluate.record import TRAINED
 from pe_lab.explain.cells import Cell
-from pe_lab.results.aggregate import SETTING
-from pe_lab.results.evaluations import recorded, shown_encoding
+from pe_lab.results.evaluations import recorded, scales, shown_encoding
+from pe_lab.results.groups import SETTING
 from pe_lab.results.labels import labels
-from pe_lab.results.presentation.evaluations import scales
-from pe_lab.results.presentation.tables import CLUSTERS, pooled_note
-from pe_lab.results.reader import text
-from pe_lab.results.statistics.seeds import NO_THRESHOLD, mean_rate, spread, with_rates
-from pe_lab.results.suite import threshold
+from pe_lab.results.protocol import threshold
+from pe_lab.results.statistics import NO_THRESHOLD, mean_rate, spread, with_rates
+from pe_lab.results.table import text
+from pe_lab.results.tables import tuning_note
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,8 @@ class Band:
 
     @property
     def rate(self) -> str:
-        """``6/8``, with the mark of two clusters; empty for one seed and without a threshold."""
-        mark = CLUSTERS if self.clusters else ""
-        return mark if self.k is None or self.n == 1 else f"{self.k}/{self.n}{mark}"
+        """``6/8``; empty for one seed and without a threshold."""
+        return "" if self.k is None or self.n == 1 else f"{self.k}/{self.n}"
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ def sections(
 
 def _pooled(runs: pl.DataFrame, where: str | None) -> str:
     """That tuning runs of a suite are pooled with others, if they are."""
-    notes = pooled_note(runs, SETTING, where)
+    notes = tuning_note(runs, SETTING, where)
     return " ".join(f"In the table and the charts {note}." for note in notes)
 
 

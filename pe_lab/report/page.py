@@ -27,11 +27,9 @@ from pe_lab.report.html import drawn, rendered
 from pe_lab.report.inspection import fragment, whole_chart
 from pe_lab.report.tables import overview, picture, sentence, table
 from pe_lab.results import verdicts
-from pe_lab.results.frame import FACTS, by_split
 from pe_lab.results.labels import labels
 from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
-from pe_lab.results.presentation.evaluations import runs_of_evaluations
-from pe_lab.results.reader import text
+from pe_lab.results.table import FACTS, by_split, runs_of, text
 from pe_lab.store.files import digest_of
 
 if TYPE_CHECKING:
@@ -271,7 +269,7 @@ def write_new(path: Path, content: bytes) -> None:
 def evaluation_chart(evaluated: pl.DataFrame, metric: str) -> Spec:
     """The metric by length: a chart for each task and split, a line for each setting and
     encoding."""
-    runs = runs_of_evaluations(evaluated)
+    runs = runs_of(evaluated["path"].unique(maintain_order=True))
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
     guess = {"error": pl.col("guess"), "accuracy": 1 - pl.col("guess")}.get(metric)
     rows = evaluated.filter(pl.col("error").is_not_null()).with_columns(

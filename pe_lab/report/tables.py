@@ -12,8 +12,7 @@ from pe_lab.core.console import percent
 from pe_lab.core.metrics import COSTS
 from pe_lab.report.charts import Spec, specification
 from pe_lab.report.data import Band, Section, Setting
-from pe_lab.results.presentation.verdicts import seeds_text
-from pe_lab.results.verdicts import leading
+from pe_lab.results.verdicts import leading, seeds_text
 
 NOT_RUN = "missing"
 UNLEARNED = "unlearned"

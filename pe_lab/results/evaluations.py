@@ -1,31 +1,29 @@
-"""The evaluations of runs, read from evaluations.jsonl: a row for each run, encoding, split and
-length; and their means over seeds."""
+"""The evaluations of runs by ``pe-lab eval``: a row for each run, encoding, split and length; their
+means over seeds; and their tables."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from pe_lab.core.errors import RunError
-from pe_lab.core.metrics import GENERATED
+from pe_lab.core.errors import PeLabError
+from pe_lab.core.metrics import CHARTED, GENERATED
+from pe_lab.core.suggest import check_known
 from pe_lab.evaluate.record import (
     CELL_COLUMNS,
     METRIC_COLUMNS,
     NAME,
-    NOT_FINITE,
     TRAINED,
     not_finite,
     read_evaluations,
 )
-from pe_lab.results.aggregate import (
-    THRESHOLDED,
-    data_keys,
-    group_keys,
-    summarized,
-)
-from pe_lab.results.statistics.seeds import NO_THRESHOLD
+from pe_lab.results.format import Table
+from pe_lab.results.groups import RATES, data_keys, group_keys, summarized
+from pe_lab.results.labels import named
+from pe_lab.results.statistics import NO_THRESHOLD
+from pe_lab.results.table import NOT_FINITE, runs_of
+from pe_lab.results.tables import Layout, Spread, tables
 from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
@@ -33,30 +31,27 @@ AT_TEST = ("encoding", "in place of")
 """The encoding at test time, and the trained one."""
 
 
-def evaluated_paths(runs: pl.DataFrame) -> list[str]:
-    """The finished ones of these runs that were evaluated."""
+def evaluated_runs(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the finished ones of these runs that were evaluated."""
     finished = runs.filter(pl.col("state") == "finished")
-    # A link to nothing, too: reading it says so.
-    return [path for path in finished["path"] if os.path.lexists(Path(path) / NAME)]
+    return finished.filter([(Path(path) / NAME).exists() for path in finished["path"]])
 
 
 def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """All evaluations of these runs (``frame.read_runs``), a row for each run, encoding, split and
-    length, and a message for each file that cannot be read.
+    """Return all evaluations of these runs, a row for each run, encoding, split and length, and a
+    message for each file that cannot be read.
 
     What was measured several times counts once: with the most sequences, and of these the last.
     The columns are those of ``evaluate``, with the ``length`` in tokens read and without those of
     a single evaluation.
     """
-    facts = ("path", "task", "pe", "seed", "setting")
-    evaluated = runs.filter(pl.col("path").is_in(evaluated_paths(runs))).select(facts)
     measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
-    for run in evaluated.iter_rows():
-        path = Path(run[0])
+    facts = ("path", "task", "pe", "seed", "setting")
+    for run in evaluated_runs(runs).select(facts).iter_rows():
         try:
-            cells = _cells(read_evaluations(RunFolder(path)))
-        except RunError as error:
+            cells = _cells(read_evaluations(RunFolder(Path(run[0]))))
+        except PeLabError as error:
             unread.append(f"{error}; until then what it holds is left out")
             continue
         for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
@@ -64,25 +59,25 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
             cell = [*run, encoding, row.get("k"), split, tokens, tokens, not_finite(row)]
             table.append([*cell, *numbers])
     columns = {**CELL_COLUMNS, NOT_FINITE: pl.String, **measured}
-    frame = pl.DataFrame(table, columns, orient="row")
-    return frame, unread
+    return pl.DataFrame(table, columns, orient="row"), unread
 
 
 def _cells(rows: Iterable[Row]) -> dict[tuple[str, str, int], Row]:
-    found: dict[tuple[str, str, int], Row] = {}
+    """Return (encoding, split, tokens) -> the row that counts."""
+    cells: dict[tuple[str, str, int], Row] = {}
     for row in rows:
         cell = _encoding(row), row["split"], row["tokens"]
-        before = found.get(cell, {"sequences": 0})
+        before = cells.get(cell, {"sequences": 0})
         if row["sequences"] == before["sequences"]:
             # Generated answers may have been measured once only.
-            found[cell] = {**before, **row}
+            cells[cell] = {**before, **row}
         elif row["sequences"] > before["sequences"]:
-            found[cell] = row
-    return found
+            cells[cell] = row
+    return cells
 
 
 def _encoding(row: Row) -> str:
-    """The encoding as on the command line, with the scale where one was set for all."""
+    """Return the encoding as on the command line, with the scale where one was set for all."""
     if row["trained"]:
         return TRAINED
     encoding, k = str(row["encoding"]), row["pe"].get("k")
@@ -101,9 +96,9 @@ def grouped_evaluations(
     metric: str = "error",
     across: str = "length",
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """As ``aggregate.grouped`` without what depends on a threshold, one row for each group, split
-    and length, with the scale ``k`` where the group has one; and the rows that are grouped, whose
-    task is the title of their table.
+    """Return the columns of ``groups.grouped`` that do not depend on a threshold, one row for each
+    group, split and length, with the scale ``k`` where the group has one; and the rows that are
+    grouped, whose task is the title of their table.
 
     Args:
         evaluated: as ``recorded`` or ``evaluate`` gives them.
@@ -120,9 +115,10 @@ def grouped_evaluations(
     further = [c for c in runs.columns if c not in evaluated.columns or c == "path"]
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
     rows = evaluated.join(runs.select(further), on="path", how="left", maintain_order="left")
+    title = pl.col("task") if across == "split" else pl.format("{}, {}", "task", "split")
     rows = rows.with_row_index("_row").with_columns(
         pl.struct(*data_keys(runs), "n_seq").hash().alias("_data"),
-        title(across).alias("_title"),
+        title.alias("_title"),
         encoding=shown_encoding(),
         **{"in place of": pl.col("pe")},
     )
@@ -140,19 +136,49 @@ def grouped_evaluations(
     column = ["task", "split", *(["length"] if across == "length" else [])]
     names = ["task", *keys, *column[1:]]
     # Thresholds are of the lengths of a suite. Here k is the scale.
-    groups = summarized(values, names, column, metric).drop(THRESHOLDED)
+    groups = summarized(values, names, column, metric).drop(RATES)
     one = pl.col("k").min() == pl.col("k").max()
     scale = rows.group_by(names, maintain_order=True).agg(k=pl.when(one).then(pl.col("k").min()))
-    groups.insert_column(len(names), scale["k"])
-    return groups, rows.with_columns(task="_title")
-
-
-def title(across: str) -> pl.Expr:
-    """The title of the table that a row belongs to."""
-    return pl.col("task") if across == "split" else pl.format("{}, {}", "task", "split")
+    return groups.insert_column(len(names), scale["k"]), rows.with_columns(task="_title")
 
 
 def shown_encoding() -> pl.Expr:
-    """The encoding at test time; ``rope (trained)`` for the trained one."""
+    """Return the encoding at test time; ``rope (trained)`` for the trained one."""
     trained = pl.col("encoding") == TRAINED
     return pl.when(trained).then(pl.format("{} (trained)", "pe")).otherwise("encoding")
+
+
+def evaluation_tables(
+    evaluated: pl.DataFrame, metric: str = "error", spread: Spread = "sd", across: str = "length"
+) -> list[Table]:
+    """Return a table for each task and split, a column for each length, a row for each encoding and
+    setting with mean and spread over seeds.
+
+    Args:
+        evaluated: from ``evaluate``.
+        across: split makes one table a task, where every split has one length.
+    """
+    runs = runs_of(evaluated["path"].unique(maintain_order=True))
+    several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
+    by = ["encoding", *(["in place of"] if several else []), "setting"]
+    groups, _ = grouped_evaluations(evaluated, runs, by, metric, across)
+    layout = Layout(by, metric, spread, across=across, as_measured=True)
+    return tables(groups, named(runs), layout)
+
+
+def check_metric(metric: str, generated: bool) -> None:
+    """Refuse the name of a metric that evaluations do not have."""
+    names = [*(metric.name for metric in CHARTED), "accuracy"]
+    names += [f"{m.name}_generated" for m in CHARTED if m.generated and generated]
+    check_known("metric={}", [metric], names)
+
+
+def scales(evaluated: pl.DataFrame) -> list[str]:
+    """Return a line for the encodings with the same scale k at each length."""
+    scaled = evaluated.filter(pl.col("k").is_not_null(), pl.col("encoding") != TRAINED)
+    encodings: dict[str, list[str]] = {}
+    for (encoding,), rows in scaled.group_by("encoding", maintain_order=True):
+        pairs = rows.select("k", "length").unique(maintain_order=True).rows()
+        at = ", ".join(f"{k:.4g} at {length}" for k, length in pairs)
+        encodings.setdefault(at, []).append(str(encoding))
+    return [f"scale k of {', '.join(alike)}: {at}" for at, alike in encodings.items()]

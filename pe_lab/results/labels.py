@@ -1,38 +1,78 @@
 """What a setting is called in tables: the keys in which it departs from the task's preset and the
 defaults, as far as the settings beside it do not share them."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import polars as pl
+import yaml
 
-from pe_lab.results.frame import compared_keys, config_keys
-from pe_lab.results.reader import defaults_of, follows, same, text
+from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import conf
+from pe_lab.results.table import compared_keys, config_keys, flat, text
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
 
-IDLE = tuple(sorted(ONLY_EARLY_STOPPING))
-"""Without effect while nothing stops a run early: null there, and left out."""
-LONGEST = 40
-"""Longer labels are shown as [1], [2], .. with a legend."""
-LEGEND = 230
-"""Most characters of a legend: two lines of a terminal."""
-OUTSIDE = ("model", "model.factory", "model.label")
-"""What the label of a model from outside stands for."""
-_AMONG = {
-    "task pe pe.parts": "pe.parts.",
-    "task pe": "pe.",
-    "task positions": "positions.",
-    "task model": "model.",
-    "task": "",
-}
-"""What a key with this prefix is compared among."""
 Run = Mapping[str, Any]
-"""A row of ``frame.read_runs``."""
+"""A row of ``table.read_runs``."""
 Values = dict[str, dict[str, str]]
 """setting -> key -> value."""
 _SHORTENED = ("task.", "pe.", "positions.", "model.", "train.", "eval.")
+
+
+@cache
+def defaults(task: str, pe: str, positions: str, model: str) -> Mapping[str, Any]:
+    """Return the keys of a run with these choices and no other word on its command line, with the
+    task's preset; a value that follows from other keys is an interpolation, ``${task.length}``.
+
+    A choice that is not in conf/ has no defaults: encodings of ``--config-dir``.
+    """
+    config = _yaml("config")
+    keys = {f"eval.{key}": value for key, value in config["eval"].items()}
+    keys |= {key: value for key, value in config.items() if not isinstance(value, (dict, list))}
+    for choice in config["defaults"]:
+        keys |= choice if isinstance(choice, dict) else {}
+    for group, name in {"task": task, "pe": pe, "positions": positions, "model": model}.items():
+        if name in choices(group):
+            keys |= flat(_yaml(f"{group}/{name}"), f"{group}.")
+    for part in ("train/optimizer/adamw", "train/default"):
+        keys |= flat(_yaml(part), "train.")
+    for name, group in ((task, "preset"), (f"{task}_{pe}", "preset/rate")):
+        if name in choices(group):
+            keys |= flat(_yaml(f"{group}/{name}"), "")
+    return keys
+
+
+def defaults_of(run: Run) -> Mapping[str, Any]:
+    """Return the ``defaults`` of a run, with those of the parts of its encoding:
+    pe.parts.0.base."""
+    keys = defaults(*(run.get(group) or "" for group in ("task", "pe", "positions", "model")))
+    if run.get("pe.parts") is None:
+        return keys
+    parts = enumerate(text(run["pe.parts"]).strip("[]").split(","))
+    of_parts = {f"pe.parts.{n}": _yaml(f"pe/{name}") for n, name in parts if name in choices("pe")}
+    return {**keys, **flat(of_parts)}
+
+
+@cache
+def _yaml(name: str) -> dict[str, Any]:
+    group, _, last = name.rpartition("/")
+    content = (choices(group)[last] if group else conf() / f"{name}.yaml").read_bytes()
+    return dict(yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {})
+
+
+def same(value: Any, default: Any) -> bool:
+    """Return whether a value is the default; numbers are compared as numbers, 3e-3 is 0.003."""
+    if value == default:
+        return True
+    a, b = (re.sub('[ "]', "", text(one)) for one in (value, default))
+    try:
+        return a == b or float(a) == float(b)
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -53,110 +93,66 @@ class Names:
     keys: list[str]
 
 
-def labels(frame: pl.DataFrame) -> dict[str, str]:
-    """The labels of ``named``."""
-    return named(frame).labels
-
-
 def named(frame: pl.DataFrame) -> Names:
-    """The names of the settings of these runs, from ``frame.read_runs``."""
+    """Return the names of the settings of these runs."""
     rows = frame.filter(pl.col("setting").is_not_null()).unique("setting", maintain_order=True)
     rows = without_idle(rows)
     runs = {row["setting"]: row for row in rows.iter_rows(named=True)}
-    departing, shared = _apart(runs, _departures(rows))
-    primary = {s: _leading(runs[s], values) for s, values in departing.items()}
+    departing, shared = _without_shared(runs, _departures(rows, runs))
+    primary = {setting: _leading(runs[setting], v) for setting, v in departing.items()}
     keys = list(dict.fromkeys(key for values in departing.values() for key in values))
-    names = _short([*keys, *(key for values in shared.values() for key in values)])
-    found: dict[str, str] = {}
+    short = _short([*keys, *(key for values in shared.values() for key in values)])
+    labels: dict[str, str] = {}
     for candidates, last in ((primary, ""), (departing, ""), (departing, "setting={}")):
         lines = {
-            setting: " ".join([_line(values, names), last.format(setting)]).strip()
+            setting: " ".join([_line(values, short), last.format(setting)]).strip()
             for setting, values in candidates.items()
-            if setting not in found
+            if setting not in labels
         }
-        rows_of = {s: (runs[s]["task"], runs[s]["pe"], line) for s, line in lines.items()}
-        alike = Counter(rows_of.values())
-        found |= {s: line for s, line in lines.items() if alike[rows_of[s]] == 1}
-    return Names(found, {task: _line(values, names) for task, values in shared.items()}, keys)
+        places = {s: (runs[s]["task"], runs[s]["pe"], line) for s, line in lines.items()}
+        alike = Counter(places.values())
+        labels |= {s: line for s, line in lines.items() if alike[places[s]] == 1}
+    return Names(labels, {task: _line(values, short) for task, values in shared.items()}, keys)
 
 
-def _line(values: Mapping[str, str], names: Mapping[str, str]) -> str:
-    return " ".join(f"{names[key]}={value}" for key, value in values.items())
-
-
-def aliases(names: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The labels with [1], [2], .. in place of the long ones, and the legend of these. A label that
-    the legend has no space for stays as it is."""
-    found: dict[str, str] = {}
-    legend = ""
-    for setting, name in names.items():
-        entry = f"[{len(found) + 1}] {name}"
-        if len(name) > LONGEST and len(legend) + len(entry) + 2 <= LEGEND:
-            found[setting], legend = entry.partition(" ")[0], f"{legend}  {entry}".strip()
-    return {**names, **found}, legend
+def labels(frame: pl.DataFrame) -> dict[str, str]:
+    """Return the labels of ``named``."""
+    return named(frame).labels
 
 
 def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
-    """With the keys that have no effect, as nothing stops the run early, set to null."""
+    """Set the keys to null that have no effect where nothing stops a run early."""
     stops = pl.col("train.stop_below").is_not_null()
-    return rows.with_columns(pl.when(stops).then(pl.col(k)) for k in IDLE if k in rows.columns)
+    idle = [key for key in sorted(ONLY_EARLY_STOPPING) if key in rows.columns]
+    return rows.with_columns(pl.when(stops).then(pl.col(key)) for key in idle)
 
 
-def _departures(rows: pl.DataFrame) -> Values:
-    """For each setting, the keys that have another value than by default. A key without a default,
-    as of an encoding of the user's, counts where it varies among the runs of that encoding."""
-    keys = _compared(rows)
-    found: Values = {setting: {} for setting in rows["setting"]}
-    for among, prefix in _AMONG.items():
-        alike = [key for key in among.split() if key in rows.columns]
-        several = [key for key in keys if _prefix(key) == prefix]
-        if not several:
-            continue
-        varies = rows.select(pl.col(several).n_unique().over(alike) > 1)
-        for run, varying in zip(rows.iter_rows(named=True), varies.iter_rows(), strict=True):
-            known, were_null = defaults_of(run), run["null_keys"]
-            if were_null is None:  # the summary of a finished run says which
-                were_null = [key for key, default in known.items() if default is None]
-            found[run["setting"]] |= {
-                key: _shown(run[key])
-                for key, varied in zip(several, varying, strict=True)
-                if (
-                    _departs(run[key], known[key], key in were_null)
-                    if key in known
-                    else varied and run[key] is not None
-                )
-            }
-    groups = dict.fromkeys(key.partition(".")[0] for key in config_keys(rows))
-    roots = {group: rank for rank, group in enumerate(groups)}
-    ranks = {key: (roots[key.split(".")[0]], rank) for rank, key in enumerate(keys)}
-    return {s: dict(sorted(v.items(), key=lambda item: ranks[item[0]])) for s, v in found.items()}
-
-
-def _apart(runs: Mapping[str, Run], departing: Values) -> tuple[Values, Values]:
-    """The departures without those that all settings of a task have in common; and these by task,
-    less what follows from them. An encoding's keys stay."""
-    apart, shared = dict(departing), {}
-    for task in {run["task"] for run in runs.values()}:
-        settings = [setting for setting, run in runs.items() if run["task"] == task]
-        common = set.intersection(*(set(departing[setting].items()) for setting in settings))
-        common = {(k, v) for k, v in common if not k.startswith("pe.")}
-        first = departing[settings[0]]
-        shared[task] = _leading(
-            runs[settings[0]], {k: v for k, v in first.items() if (k, v) in common}
-        )
-        for setting in settings:
-            values = departing[setting].items()
-            apart[setting] = {k: v for k, v in values if (k, v) not in common}
-    return apart, shared
-
-
-def _compared(rows: pl.DataFrame) -> list[str]:
+def _departures(rows: pl.DataFrame, runs: Mapping[str, Run]) -> Values:
+    """Return for each setting the keys that have another value than by default. A key without a
+    default, as of an encoding of the user's, counts where it varies among the runs of that task and
+    encoding."""
     keys = [k for k in ("positions", "model", *compared_keys(rows)) if k in rows.columns]
-    return [key for key in keys if not key.endswith("._target_")]
-
-
-def _prefix(key: str) -> str:
-    return next(prefix for prefix in _AMONG.values() if key.startswith(prefix))
+    keys = [key for key in keys if not key.endswith("._target_")]
+    roots = list(dict.fromkeys(key.partition(".")[0] for key in config_keys(rows)))
+    keys.sort(key=lambda key: roots.index(key.partition(".")[0]))
+    alike = [key for key in ("task", "pe", "pe.parts") if key in rows.columns]
+    varies = rows.select("setting", pl.col(keys).n_unique().over(alike) > 1)
+    varying = {row["setting"]: row for row in varies.iter_rows(named=True)}
+    departing: Values = {}
+    for setting, run in runs.items():
+        known, were_null = defaults_of(run), run["null_keys"]
+        if were_null is None:  # the summary of a finished run says which
+            were_null = [key for key, default in known.items() if default is None]
+        departing[setting] = {
+            key: text(int(run[key]) if _is_whole(run[key]) else run[key])
+            for key in keys
+            if (
+                _departs(run[key], known[key], key in were_null)
+                if key in known
+                else varying[setting][key] and run[key] is not None
+            )
+        }
+    return departing
 
 
 def _departs(value: Any, default: Any, was_null: bool) -> bool:
@@ -164,26 +160,44 @@ def _departs(value: Any, default: Any, was_null: bool) -> bool:
     return default is not None if was_null else value is not None and not same(value, default)
 
 
-def _shown(value: Any) -> str:
-    return text(int(value) if isinstance(value, float) and value.is_integer() else value)
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
-def _leading(run: Run, values: dict[str, str]) -> dict[str, str]:
-    """Without the keys whose values mostly follow from others; a model from outside has its label
-    in the place of the encoding."""
+def _without_shared(runs: Mapping[str, Run], departing: Values) -> tuple[Values, Values]:
+    """Return the departures without those that all settings of a task have in common, and these by
+    task, less what follows from them. An encoding's keys stay."""
+    own, shared = dict(departing), {}
+    for task in {run["task"] for run in runs.values()}:
+        settings = [setting for setting, run in runs.items() if run["task"] == task]
+        common = set.intersection(*(set(departing[setting].items()) for setting in settings))
+        common = {(key, value) for key, value in common if not key.startswith("pe.")}
+        for setting in settings:
+            own[setting] = {k: v for k, v in departing[setting].items() if (k, v) not in common}
+        first = departing[settings[0]].items()
+        shared[task] = _leading(runs[settings[0]], {k: v for k, v in first if (k, v) in common})
+    return own, shared
+
+
+def _leading(run: Run, values: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the keys whose values mostly follow from others."""
     known = defaults_of(run)
-    named = OUTSIDE if run.get("model.label") is not None else ()
     return {
-        key: value for key, value in values.items()
-        if not key.startswith("task.splits.") and not follows(known.get(key)) and key not in named
-    }  # fmt: skip
+        key: value
+        for key, value in values.items()
+        if not key.startswith("task.splits.") and "${" not in str(known.get(key))
+    }
+
+
+def _line(values: Mapping[str, str], short: Mapping[str, str]) -> str:
+    return " ".join(f"{short[key]}={value}" for key, value in values.items())
 
 
 def _short(keys: Iterable[str]) -> dict[str, str]:
-    """key -> the key without its group, where no other key is then the same."""
+    """Return key -> the key without its group, where no other key is then the same."""
     short = {}
     for key in dict.fromkeys(keys):
         group = next((group for group in _SHORTENED if key.startswith(group)), "")
         short[key] = key.removeprefix(group)
-    several = Counter(short.values())
-    return {key: name if several[name] == 1 else key for key, name in short.items()}
+    alike = Counter(short.values())
+    return {key: name if alike[name] == 1 else key for key, name in short.items()}

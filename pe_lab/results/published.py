@@ -3,9 +3,7 @@ that are nearest to each; and on which side of our seeds a number lies."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -13,165 +11,12 @@ import polars as pl
 import yaml
 
 from pe_lab.core.metrics import metric_name, wilson
-from pe_lab.results.aggregate import SETTING, THRESHOLDED, grouped
-from pe_lab.results.frame import splits_of
-from pe_lab.results.leaderboard.entries import without_tuning
-from pe_lab.results.reader import same, text
+from pe_lab.results.groups import RATES, SETTING, grouped
+from pe_lab.results.labels import same
+from pe_lab.results.protocol import without_tuning
+from pe_lab.results.table import Kind, splits_of, text
 
-
-@dataclass(frozen=True)
-class Published:
-    """One published error, a share; whatever rounds to it lies between ``low`` and ``high``."""
-
-    source: str
-    where: str
-    task: str
-    pe: str
-    size: dict[str, Any]
-    """The keys in which the rows of a table differ."""
-    setting: dict[str, Any]
-    """All that the source states of the protocol of this split, with ``size``, under our keys."""
-    split: str
-    metric: str
-    printed: str
-    """In %, with the digits of the source; for an accuracy, with the printed number."""
-    error: float
-    low: float
-    high: float
-    seeds: int | None
-    reading: str | None
-    recipe: str | None
-
-
-@dataclass(frozen=True)
-class Extrapolated:
-    """A row of the table of ``pe-lab extrapolate``.
-
-    Args:
-        pe: what it is called.
-        trained: the run that is evaluated: rope, rope + logn or hfwa.
-        encoding: what is put in place of its encoding, as in ``pe-lab eval``; None: nothing.
-        published: by split; empty where the source does not have it.
-    """
-
-    pe: str
-    trained: str
-    encoding: str | None
-    published: dict[str, Published]
-
-
-def published() -> list[Published]:
-    """Every published number, in the order of the file."""
-    return [number for entry in _entries() for row in entry["rows"] for number in _row(entry, row)]
-
-
-@cache
-def extrapolated() -> tuple[Extrapolated, ...]:
-    """The rows that ``pe-lab extrapolate`` makes, in the order of the file."""
-    return tuple(
-        Extrapolated(
-            row["pe"],
-            row["trained"],
-            row.get("encoding"),
-            {number.split: number for number in _row(entry, row)},
-        )
-        for entry in _entries()
-        for row in entry["rows"]
-        if "trained" in row
-    )
-
-
-def _entries() -> list[dict[str, Any]]:
-    # Trailing digits count: text, not floats.
-    content = files("pe_lab.results").joinpath("published.yaml").read_text("utf-8")
-    entries: list[dict[str, Any]] = yaml.load(content, Loader=yaml.BaseLoader)
-    return entries
-
-
-def _row(entry: dict[str, Any], row: dict[str, str]) -> list[Published]:
-    size = {key: _value(value) for key, value in row.items() if "." in key}
-    protocol = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
-    splits = [key for key in row if key not in ("pe", "trained", "encoding", "seeds", *size)]
-    seeds = row.get("seeds", entry.get("seeds"))
-    return [
-        Published(
-            source=entry["source"],
-            where=entry["where"],
-            task=entry["task"],
-            pe=row["pe"],
-            size=size,
-            setting={key: value for key, value in protocol.items() if _concerns(key, split)},
-            split=split,
-            metric=entry.get("metric", "error"),
-            **_error(row[split], entry.get("measure", "error in %")),
-            seeds=None if seeds is None else int(seeds),
-            reading=entry.get("reading"),
-            recipe=entry.get("recipe"),
-        )
-        for split in splits
-    ]
-
-
-def _concerns(key: str, split: str) -> bool:
-    return not key.startswith("task.splits.") or key.startswith(f"task.splits.{split}.")
-
-
-def _error(value: str, measure: str) -> dict[str, Any]:
-    number = Decimal(value)
-    exponent = number.as_tuple().exponent
-    assert isinstance(exponent, int)
-    half = Decimal(5).scaleb(exponent - 1)
-    percent = Decimal(100) if measure.endswith("%") else Decimal(1)
-    error, half = number / percent, half / percent
-    if measure.startswith("accuracy"):
-        error = 1 - error
-    printed = value
-    if measure != "error in %":
-        printed = f"{(100 * error).normalize():f} ({measure.partition(' ')[0]} {value})"
-    low, high = max(Decimal(0), error - half), min(Decimal(1), error + half)
-    return {"printed": printed, "error": float(error), "low": float(low), "high": float(high)}
-
-
-def _value(text: str) -> Any:
-    try:
-        number = float(text)
-    except ValueError:
-        return yaml.safe_load(text)
-    return int(text) if text.isdigit() else number
-
-
-def verdict(number: Published, cell: Mapping[str, Any]) -> str:
-    """On which side of our seeds a published number lies.
-
-    Within ours: the number, as rounded, lies between the lowest and the highest of our seeds, each
-    widened to the 95 % Wilson interval of that single run. Ours lower, ours higher: it lies beyond
-    them. No verdict: one seed, or two clusters with the number in their range.
-
-    Args:
-        cell: of our seeds ``n``, ``range_low`` and ``range_high`` (the lowest and the highest
-            bound of ``with_bounds``) and ``clusters`` (whether they fall into two).
-    """
-    if cell["n"] < 2:
-        return "one seed: no verdict"
-    if number.high < cell["range_low"]:
-        return "ours higher"
-    if number.low > cell["range_high"]:
-        return "ours lower"
-    return "two clusters: no verdict" if cell["clusters"] else "within ours"
-
-
-def with_bounds(runs: pl.DataFrame, share: str, n: str) -> pl.DataFrame:
-    """With ``<share>_low`` and ``<share>_high``, the 95 % Wilson interval of each run's share of n
-    answers or sequences; null where the run did not measure it."""
-    pairs = runs.select(share, n).iter_rows()
-    found = [(None, None) if None in pair else wilson(pair[0] * pair[1], pair[1]) for pair in pairs]
-    return runs.with_columns(
-        pl.Series(f"{share}_low", [low for low, _ in found], pl.Float64),
-        pl.Series(f"{share}_high", [high for _, high in found], pl.Float64),
-    )
-
-
-SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
     **dict.fromkeys(("theirs", "theirs_low", "theirs_high"), pl.Float64),
     "theirs_printed": pl.String,
@@ -184,39 +29,101 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("range_low", "range_high", "ours", "sd"), pl.Float64),
     **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
 }
-
-OURS = (
-    "setting", "n", *THRESHOLDED, "median", "clusters", "values", "range_low", "range_high",
-    "sd",
-)  # fmt: skip
+OURS = ("setting", "n", *RATES, "median", "clusters", "values", "range_low", "range_high", "sd")
 """Columns that are those of ``_measured``."""
+Number = dict[str, Any]
+"""A published number: its columns of ``SCHEMA``, and under ``protocol`` all that the source states
+of the protocol of its split, under our keys."""
 
 
-@dataclass(frozen=True)
-class _Match:
-    """A setting of ours for a number.
+def published() -> list[Number]:
+    """Return every published number, in the order of the file."""
+    # Trailing digits count: text, not floats.
+    content = files("pe_lab.results").joinpath("published.yaml").read_text("utf-8")
+    entries = yaml.load(content, Loader=yaml.BaseLoader)
+    return [number for entry in entries for row in entry["rows"] for number in _numbers(entry, row)]
+
+
+def _numbers(entry: Mapping[str, Any], row: Mapping[str, str]) -> list[Number]:
+    """Return the number of each split of a row."""
+    size = {key: _value(value) for key, value in row.items() if "." in key}
+    protocol = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
+    splits = [key for key in row if key not in ("pe", "trained", "encoding", "seeds", *size)]
+    seeds = row.get("seeds", entry.get("seeds"))
+    return [
+        {
+            **{key: entry.get(key) for key in ("source", "where", "task", "reading", "recipe")},
+            "pe": row["pe"],
+            "size": " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in size.items()),
+            "split": split,
+            "metric": entry.get("metric", "error"),
+            **_error(row[split], entry.get("measure", "error in %")),
+            "theirs_seeds": None if seeds is None else int(seeds),
+            "protocol": {
+                key: value
+                for key, value in protocol.items()
+                if not key.startswith("task.splits.") or key.startswith(f"task.splits.{split}.")
+            },
+        }
+        for split in splits
+    ]
+
+
+def _error(value: str, measure: str) -> Number:
+    """Return the error as a share, the bounds between which all errors lie that round to it, and
+    the digits as printed."""
+    number = Decimal(value)
+    half = Decimal(5).scaleb(int(number.as_tuple().exponent) - 1)
+    percent = Decimal(100) if measure.endswith("%") else Decimal(1)
+    error, half = number / percent, half / percent
+    if measure.startswith("accuracy"):
+        error = 1 - error
+    printed = value
+    if measure != "error in %":
+        printed = f"{(100 * error).normalize():f} ({measure.partition(' ')[0]} {value})"
+    return {
+        "theirs": float(error),
+        "theirs_low": float(max(Decimal(0), error - half)),
+        "theirs_high": float(min(Decimal(1), error + half)),
+        "theirs_printed": printed,
+    }
+
+
+def _value(written: str) -> Any:
+    try:
+        number = float(written)
+    except ValueError:
+        return yaml.safe_load(written)
+    return int(written) if written.isdigit() else number
+
+
+def verdict(number: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+    """Return on which side of our seeds a published number lies.
+
+    Within ours: the number, as rounded, lies between the lowest and the highest of our seeds, each
+    widened to the 95 % Wilson interval of that single run. Ours lower, ours higher: it lies beyond
+    them. No verdict: one seed, or two clusters with the number in their range.
 
     Args:
-        differs: key -> our value and theirs where they differ.
-        cell: our row of ``grouped``.
+        cell: of our seeds ``n``, ``range_low`` and ``range_high`` (the lowest and the highest
+            bound of ``with_bounds``) and ``clusters`` (whether they fall into two).
     """
-
-    differs: dict[str, tuple[Any, Any]]
-    cell: dict[str, Any]
-
-    @property
-    def distance(self) -> tuple[int, float]:
-        """How many keys differ, and the log-ratios of those that are numbers."""
-        pairs = [(a, b) for a, b in self.differs.values() if _is_number(a) and _is_number(b)]
-        return len(self.differs), sum(abs(math.log(a / b)) for a, b in pairs if a * b > 0)
+    if cell["n"] < 2:
+        return "one seed: no verdict"
+    if number["theirs_high"] < cell["range_low"]:
+        return "ours higher"
+    if number["theirs_low"] > cell["range_high"]:
+        return "ours lower"
+    return "two clusters: no verdict" if cell["clusters"] else "within ours"
 
 
-def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> pl.DataFrame:
-    """One row for each published number, with ours where finished runs of that task and encoding
-    measured that split. Each setting of ours is matched with the nearest of their sizes, and of
-    several the nearest is taken: with the fewest differences among the keys that the source
-    states, then the smallest ratios, then the most seeds. Runs on which a suite chose the learning
-    rate are left out.
+def compared(runs: pl.DataFrame, numbers: Sequence[Number] | None = None) -> pl.DataFrame:
+    """Return one row for each published number, with ours where finished runs of that task and
+    encoding measured that split.
+
+    Each setting of ours is matched with the nearest of their sizes, and of several the nearest is
+    taken: with the fewest differences among the keys that the source states, then the smallest
+    ratios, then the most seeds. Runs on which a suite chose the learning rate are left out.
 
     Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
     ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
@@ -234,45 +141,57 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Published] | None = None) -> 
     """
     numbers = published() if numbers is None else numbers
     finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
-    measured = {metric: _measured(finished, metric) for metric in {n.metric for n in numbers}}
+    measured = {metric: _measured(finished, metric) for metric in {n["metric"] for n in numbers}}
     ours = finished.unique(["pe", "setting"], maintain_order=True)
     settings = ours.rows_by_key(["task", "pe"], named=True, include_key=True)
-    matches: list[dict[tuple[str, ...], _Match]] = []
-    for number in numbers:
-        table = (number.source, number.where, number.task, number.pe, number.split)
-        cells = measured[number.metric]
-        matches.append(
-            {
-                (*table, setting["setting"]): _Match(
-                    {
-                        key: (setting.get(key), theirs)
-                        for key, theirs in number.setting.items()
-                        if not same(setting.get(key), theirs)
-                    },
-                    cell,
-                )
-                for setting in settings.get((number.task, number.pe), [])
-                if (cell := cells.get((number.pe, setting["setting"], number.split)))
-            }
-        )
+    matches = [_matches(number, settings, measured[number["metric"]]) for number in numbers]
     nearest: dict[tuple[str, ...], tuple[int, float]] = {}
-    for found in matches:
-        for key, run in found.items():
-            nearest[key] = min(run.distance, nearest.get(key, run.distance))
+    for of_number in matches:
+        for key, (distance, *_) in of_number.items():
+            nearest[key] = min(distance, nearest.get(key, distance))
     rows = []
-    for number, found in zip(numbers, matches, strict=True):
-        nearby = [run for key, run in found.items() if run.distance == nearest[key]]
-        best = min(
-            nearby,
-            key=lambda run: (run.distance, -run.cell["n"], run.cell["setting"]),
-            default=None,
-        )
-        rows.append(_compared_row(number, best))
+    for number, of_number in zip(numbers, matches, strict=True):
+        row = {**number, "differs": "", "verdict": "not run"}
+        near = [match for key, match in of_number.items() if match[0] == nearest[key]]
+        if near:
+            _, _, _, differs, cell = min(near, key=lambda match: match[:3])
+            row |= {name: cell[name] for name in OURS} | {"ours": cell["mean"], "differs": differs}
+            row["verdict"] = "other protocol, " * bool(differs) + verdict(number, cell)
+        rows.append({name: row.get(name) for name in SCHEMA})
     return pl.DataFrame(rows, SCHEMA)
 
 
+Match = tuple[tuple[int, float], int, str, str, dict[str, Any]]
+"""A setting of ours for a number: the distance, -n, the setting, what differs, our cell."""
+
+
+def _matches(
+    number: Number, settings: Mapping[Any, Sequence[dict[str, Any]]], cells: Mapping[Any, Any]
+) -> dict[tuple[str, ...], Match]:
+    """Return the settings of ours with this split, by the table of the number and the setting."""
+    table = tuple(number[key] for key in ("source", "where", "task", "pe", "split"))
+    matches = {}
+    for run in settings.get((number["task"], number["pe"]), []):
+        setting = run["setting"]
+        if cell := cells.get((number["pe"], setting, number["split"])):
+            pairs = {key: (run.get(key), theirs) for key, theirs in number["protocol"].items()}
+            pairs = {key: pair for key, pair in pairs.items() if not same(*pair)}
+            differs = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs.items())
+            ratio = sum(_log_ratio(*pair) for pair in pairs.values())
+            match = ((len(pairs), ratio), -cell["n"], setting, differs, cell)
+            matches[*table, setting] = match
+    return matches
+
+
+def _log_ratio(a: Any, b: Any) -> float:
+    """Return how far apart two numbers are; 0 where one is none, or is 0."""
+    are_numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (a, b))
+    return abs(math.log(a / b)) if are_numbers and a * b > 0 else 0.0
+
+
 def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """(pe, setting, split) -> its row of ``grouped``, with ``range_low`` and ``range_high``."""
+    """Return (pe, setting, split) -> its row of ``grouped``, with ``range_low`` and
+    ``range_high``."""
     if not len(finished):
         return {}
     splits = splits_of(finished)
@@ -283,38 +202,23 @@ def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str],
             if share in finished.columns:
                 finished = with_bounds(finished, share, metric_name(split, "n_seq"))
     kinds = (metric, f"{metric}_low", f"{metric}_high")
-    tables = [grouped(finished, SETTING, kind, splits) for kind in kinds]
+    tables = [grouped(finished, SETTING, kind, splits).iter_rows(named=True) for kind in kinds]
     cells = {}
-    for rows in zip(*(table.iter_rows(named=True) for table in tables), strict=True):
-        cell, lows, highs = rows
-        if cell["mean"] is None:
-            continue
-        cell["range_low"], cell["range_high"] = lows["values"][0], highs["values"][-1]
-        cells[cell["pe"], cell["setting"], cell["split"]] = cell
+    for cell, lows, highs in zip(*tables, strict=True):
+        if cell["mean"] is not None:
+            cell["range_low"], cell["range_high"] = lows["values"][0], highs["values"][-1]
+            cells[cell["pe"], cell["setting"], cell["split"]] = cell
     return cells
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _compared_row(number: Published, match: _Match | None) -> dict[str, Any]:
-    shared = ("source", "where", "task", "pe", "split", "metric", "reading", "recipe")
-    row = {name: getattr(number, name) for name in shared}
-    row |= {
-        "size": " ".join(f"{key.rpartition('.')[2]}={text(v)}" for key, v in number.size.items()),
-        "theirs": number.error,
-        "theirs_low": number.low,
-        "theirs_high": number.high,
-        "theirs_printed": number.printed,
-        "theirs_seeds": number.seeds,
-        "differs": "",
-        "verdict": "not run",
-    }
-    if match is not None:
-        row |= {name: match.cell[name] for name in OURS}
-        pairs = match.differs.items()
-        row["verdict"] = "other protocol, " * bool(pairs) + verdict(number, match.cell)
-        row["ours"] = match.cell["mean"]
-        row["differs"] = ", ".join(f"{key} {text(a)} for {text(b)}" for key, (a, b) in pairs)
-    return row
+def with_bounds(runs: pl.DataFrame, share: str, n: str) -> pl.DataFrame:
+    """Add ``<share>_low`` and ``<share>_high``, the 95 % Wilson interval of each run's share of n
+    answers or sequences; null where the run did not measure it."""
+    pairs = runs.select(share, n).iter_rows()
+    bounds = [
+        (None, None) if None in pair else wilson(pair[0] * pair[1], pair[1]) for pair in pairs
+    ]
+    return runs.with_columns(
+        pl.Series(f"{share}_low", [low for low, _ in bounds], pl.Float64),
+        pl.Series(f"{share}_high", [high for _, high in bounds], pl.Float64),
+    )

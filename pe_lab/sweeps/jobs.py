@@ -166,17 +166,17 @@ def closing_table(
 def over_seeds(jobs: Sequence[Job]) -> None:
     """Print the table of ``pe-lab results`` of the finished jobs; nothing where no setting has two
     seeds."""
-    from pe_lab.results.aggregate import grouped
-    from pe_lab.results.frame import runs_of
+    from pe_lab.results.format import print_tables
+    from pe_lab.results.groups import grouped
     from pe_lab.results.labels import named
-    from pe_lab.results.presentation.formats import print_tables
-    from pe_lab.results.presentation.tables import Layout, tables
+    from pe_lab.results.table import runs_of
+    from pe_lab.results.tables import Layout, tables
 
     runs = runs_of(dict.fromkeys(job.folder.path for job in jobs))
     runs = runs.filter(state="finished")
     if runs["setting"].n_unique() < len(runs):
         groups = grouped(runs)
-        print_tables("table", tables(groups, named(runs), Layout()), groups, runs, [], {})
+        print_tables("table", tables(groups, named(runs), Layout()), groups)
 
 
 def best(jobs: Sequence[Job], outcomes: Mapping[int, Outcome]) -> Job | None:

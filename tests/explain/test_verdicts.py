@@ -11,11 +11,11 @@ from test_verdict import diagnosis
 from pe_lab.explain.record import METHOD, NAME, keep, read_diagnoses
 from pe_lab.report.leaderboard import leaderboard_grid
 from pe_lab.results import verdicts
-from pe_lab.results.frame import read_runs
 from pe_lab.results.leaderboard import file
 from pe_lab.results.leaderboard.rows import suite_runs
 from pe_lab.results.leaderboard.scores import scores
 from pe_lab.results.suite import load_suite
+from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import RunFolder
 
 SUITE = ["suite=tiny", "--config-dir", "mine"]

@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 import yaml
 
-from pe_lab.results.reader import Record, Setting, defaults, same, text
+from pe_lab.results.labels import defaults, same
+from pe_lab.results.reader import Record, Setting
 from pe_lab.results.suite import (
     OTHER_SEEDS,
     OUTSIDE,
@@ -20,6 +21,7 @@ from pe_lab.results.suite import (
     Suite,
     suites,
 )
+from pe_lab.results.table import text
 
 BASELINE = "rope"
 

@@ -9,17 +9,9 @@ from statistics import fmean
 import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.leaderboard.across_tasks import Pair, differing, least_p_possible, pairs
 from pe_lab.results.leaderboard.scores import WORST, Scores, near_median
-from pe_lab.results.statistics.across_tasks import (
-    LEVEL,
-    ByTask,
-    Pair,
-    differing,
-    holm,
-    least_p_possible,
-    pairs,
-)
-from pe_lab.results.statistics.seeds import stratified_interval
+from pe_lab.results.statistics import LEVEL, ByTask, holm, stratified_interval
 from pe_lab.results.suite import TUNING, Suite
 
 FITS = "fits"

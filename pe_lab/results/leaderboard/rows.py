@@ -13,7 +13,7 @@ from pe_lab.core.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.leaderboard.claims import planned, registered
 from pe_lab.results.leaderboard.entries import Place, phase_of, placed
-from pe_lab.results.reader import Record, Setting, read_records, without_collection
+from pe_lab.results.reader import Record, Setting, read_records
 from pe_lab.results.suite import Suite
 from pe_lab.store.run_folder import RunFolder
 
@@ -86,23 +86,22 @@ def suite_runs(runs_dir: Path, suite: Suite) -> Found:
     """The rows, and the runs that are not among them; nothing where there is no such folder."""
     if not runs_dir.is_dir():
         return Found(pl.DataFrame(schema=SCHEMA), {}, [])
-    with without_collection():
-        records = read_records(runs_dir)
-        broken = [one.facts["message"] for one in records if one.facts["state"] == "broken"]
-        claims = registered(runs_dir, suite)
-        over, lacking = [], {}
-        for record, setting, place in placed(records, suite):
-            if record.facts.get("by_machine"):
-                lacking[run_id(record.facts["path"])] = place
-            elif record.facts["state"] in STATES:
-                over.append((record, setting, place))
-        named = _apart(place for *_, place in over)
-        rows = [row for one in over for row in _rows(*one, named[one[2]], suite)]
-        own = [one for one in over if one[0].facts["pe"] not in suite.encodings]
-        frame = pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
-        frame = frame.with_columns(planned=planned(claims))
-        folders = {run_id(record.facts["path"]): Path(record.facts["path"]) for record, *_ in over}
-        return Found(frame, lacking, broken, list(_versions(own, named)), folders)
+    records = read_records(runs_dir)
+    broken = [one.facts["message"] for one in records if one.facts["state"] == "broken"]
+    claims = registered(runs_dir, suite)
+    over, lacking = [], {}
+    for record, setting, place in placed(records, suite):
+        if record.facts.get("by_machine"):
+            lacking[run_id(record.facts["path"])] = place
+        elif record.facts["state"] in STATES:
+            over.append((record, setting, place))
+    named = _apart(place for *_, place in over)
+    rows = [row for one in over for row in _rows(*one, named[one[2]], suite)]
+    own = [one for one in over if one[0].facts["pe"] not in suite.encodings]
+    frame = pl.DataFrame(rows, SCHEMA, orient="row").sort(ORDER)
+    frame = frame.with_columns(planned=planned(claims))
+    folders = {run_id(record.facts["path"]): Path(record.facts["path"]) for record, *_ in over}
+    return Found(frame, lacking, broken, list(_versions(own, named)), folders)
 
 
 def _versions(

@@ -8,7 +8,7 @@ import polars as pl
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
 from pe_lab.results.leaderboard.tuning import FAILED, Measured, Tuning, chosen_rate, next_runs
-from pe_lab.results.statistics.seeds import rate_of, with_rates
+from pe_lab.results.statistics import rate_of, with_rates
 from pe_lab.results.suite import SCORE, TUNING, Suite
 from pe_lab.results.suite_file import Protocol
 

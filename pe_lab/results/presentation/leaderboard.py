@@ -26,12 +26,12 @@ from pe_lab.results.leaderboard.families import (
 )
 from pe_lab.results.leaderboard.scores import Scores
 from pe_lab.results.presentation.formats import Cell, Table
-from pe_lab.results.presentation.tables import CLUSTERS
 from pe_lab.results.suite import SCORE, TUNING
 
 YOURS = "(yours)"
 NOT_TUNED = "(not tuned)"
 GUESSING = "guessing"
+CLUSTERS = "‡"
 UNLEARNED = "°"
 """The mark of a rate that counts a task in which most runs have not learned in domain."""
 BEST = "not significantly different from the highest."

@@ -8,15 +8,11 @@ from pe_lab.core.console import percent
 from pe_lab.explain.cells import Cell as Diagnosed
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.presentation.formats import Cell, Table
+from pe_lab.results.verdicts import seeds_text
 
 Verdicts = Mapping[tuple[str, str], Diagnosed]
 """(task, entry) -> its diagnosed seeds."""
 COLUMN = "verdict"
-
-
-def seeds_text(cell: Diagnosed) -> str:
-    """``3/5``: how many of the seeds say so."""
-    return f"{cell.verdict.k}/{cell.verdict.n}"
 
 
 def verdict_table(

@@ -9,15 +9,13 @@ import polars as pl
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.core.suggest import check_known
-from pe_lab.evaluate.record import NOT_FINITE
-from pe_lab.results.frame import compared_keys, splits_of
 from pe_lab.results.labels import without_idle
+from pe_lab.results.protocol import threshold
 from pe_lab.results.query import unknown
-from pe_lab.results.statistics.across_tasks import LEVEL, least_p
-from pe_lab.results.statistics.seeds import spread, with_clusters_of_mean, with_rates
-from pe_lab.results.suite import threshold
+from pe_lab.results.statistics import LEVEL, least_p, spread, with_clusters_of_mean, with_rates
+from pe_lab.results.table import NOT_FINITE, compared_keys, splits_of
 
-THRESHOLDED = ("k", "p_generalises", "p_low", "p_high", "threshold")
+RATES = ("k", "p_generalises", "p_low", "p_high", "threshold")
 """Columns of ``grouped`` that depend on a threshold."""
 RATED = ("error", "error_generated", "error_seq")
 """Metrics that a threshold can be of; only of errors per answer does the suite have one."""
@@ -33,24 +31,25 @@ def grouped(
     limit: float | None = None,
     by_rate: bool = True,
 ) -> pl.DataFrame:
-    """One row for each group of finished runs and split; the split ``ood`` is the mean over all
-    splits out of domain, for each run. It has two clusters where one of these splits has, whether
-    or not it is selected.
+    """Return one row for each group of finished runs and split.
+
+    The split ``ood`` is the mean over all splits out of domain, for each run. It has two clusters
+    where one of these splits has, whether or not it is selected.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
     (n - 1; null for one value), ``best`` (see ``is_best``), ``settings`` (how many are pooled:
-    above 1 the spread is not one over seeds alone),
-    ``not_finite`` (losses that JSON cannot hold; with any, the mean is null), ``guess``; and of
-    ``statistics.seeds``: ``k`` (runs with an error up to ``threshold``, of errors on single
-    splits only), ``p_generalises``, ``p_low``, ``p_high`` (95 %, Wilson), ``median``,
-    ``clusters``, ``threshold`` and ``values``, ascending. ``n`` is 0 where no run has the metric:
-    the split is too long for the encoding, or the runs did not measure it.
+    above 1 the spread is not one over seeds alone), ``not_finite`` (losses that JSON cannot hold;
+    with any, the mean is null), ``guess``; and of ``statistics``: ``k`` (runs with an error up to
+    ``threshold``, of errors on single splits only), ``p_generalises``, ``p_low``, ``p_high``
+    (95 %, Wilson), ``median``, ``clusters``, ``threshold`` and ``values``, ascending. ``n`` is 0
+    where no run has the metric: the split is too long for the encoding, or the runs did not
+    measure it.
 
     Args:
         by: keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
         splits: those to show, in this order; None: all and, where the metric has a mean, ``ood``.
-        limit: the threshold of all splits; None: those of the suite (``suite.threshold``).
+        limit: the threshold of all splits; None: those of the suites (``protocol.threshold``).
         by_rate: whether the best is judged by k/n where there is a threshold, else by the mean.
 
     Raises:
@@ -61,29 +60,31 @@ def grouped(
     finished = runs.filter(pl.col("state") == "finished")
     group = ["task", *group_keys(by, runs.columns)]
     mean = OOD if OOD not in splits_of(runs) else None
-    selected = {
-        task: selected_splits(runs, task, metric, splits)
-        for task in finished["task"].unique().sort()
-    }
     # Lazily: only a few of two hundred columns are needed.
     lazy = finished.with_columns(pl.struct(data_keys(runs)).hash().alias("_data")).lazy()
-    values = pl.concat(
-        lazy.filter(
-            pl.col("task") == task, pl.lit(split == OOD) | pl.col("splits").list.contains(split)
-        ).select(
-            *group,
-            pl.lit(split).alias("split"),
-            pl.col("seed").alias("_seed"),
-            pl.col("setting").alias("_setting"),
-            pl.struct("_data", *_sizes(runs, split)).hash().alias("_data"),
-            _number(runs, column_of(runs, split, metric)).alias("_value"),
-            _number(runs, column_of(runs, split, "guess")).alias("_guess"),
-            _not_finite(runs, split, metric).alias("_not_finite"),
-            pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
-        )
-        for task, shown in selected.items()
-        for split in [*shown, *(_averaged(runs, task, shown) if mean in shown else [])]
-    ).collect()
+    parts = []
+    for task in finished["task"].unique().sort():
+        shown = selected_splits(runs, task, metric, splits)
+        # The clusters of the mean depend on all splits out of domain.
+        ood = [split for split in splits_of(runs.filter(task=task)) if split != IN_DOMAIN]
+        hidden = [split for split in ood if mean in shown and split not in shown]
+        parts += [
+            lazy.filter(
+                pl.col("task") == task, pl.lit(split == OOD) | pl.col("splits").list.contains(split)
+            ).select(
+                *group,
+                pl.lit(split).alias("split"),
+                pl.col("seed").alias("_seed"),
+                pl.col("setting").alias("_setting"),
+                pl.struct("_data", *_sizes(runs, split)).hash().alias("_data"),
+                _number(runs, metric_column(runs, split, metric)).alias("_value"),
+                _number(runs, metric_column(runs, split, "guess")).alias("_guess"),
+                _not_finite(runs, split, metric).alias("_not_finite"),
+                pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
+            )
+            for split in [*shown, *hidden]
+        ]
+    values = pl.concat(parts).collect()
     table = summarized(values, [*group, "split"], ("task", "split"), metric, by_rate, mean)
     return table if splits is None else table.filter(pl.col("split").is_in(splits))
 
@@ -96,7 +97,7 @@ def summarized(
     by_rate: bool = True,
     mean: str | None = None,
 ) -> pl.DataFrame:
-    """One row for each combination of ``keys``, with the columns of ``grouped`` after them.
+    """Return one row for each combination of ``keys``, with the columns of ``grouped`` after them.
 
     Args:
         values: a row for each run and split: the keys, ``_seed``, ``_setting``, ``_data`` (a hash
@@ -124,65 +125,53 @@ def summarized(
         table = with_clusters_of_mean(table, keys, mean)
     best = is_best(table, column, by_rate) if lower_is_better else [False] * len(table)
     return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
-        *keys, "n", "seeds", *THRESHOLDED, "median", "clusters", "values",
+        *keys, "n", "seeds", *RATES, "median", "clusters", "values",
         "mean", "sd", "best", "settings", "not_finite", "guess",
     )  # fmt: skip
 
 
-def _averaged(runs: pl.DataFrame, task: str, shown: Sequence[str]) -> list[str]:
-    """The splits out of domain of a task beside those shown."""
-    return [s for s in splits_of(runs.filter(task=task)) if s not in (IN_DOMAIN, *shown)]
-
-
-def pooled(runs: pl.DataFrame, by: Sequence[str]) -> dict[str, list[Any]]:
-    """The keys other than the seed that vary within a group of finished runs, with their values:
-    what a mean over the group does not show."""
+def pooled(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+    """Return the keys other than the seed that vary within a group of finished runs: what a mean
+    over the group does not show."""
     finished = without_idle(runs.filter(pl.col("state") == "finished"))
     group = ["task", *group_keys(by, runs.columns)]
     keys = [k for k in ("pe", "positions", *compared_keys(runs)) if k in runs.columns]
     keys = [key for key in keys if key not in group and finished[key].n_unique() > 1]
     if finished.is_empty() or not keys:
-        return {}
-    several = finished.select(pl.col(keys).n_unique().over(group) > 1)
-    found = {
-        key: finished.filter(several[key])[key].unique().sort().to_list()
-        for key in keys
-        if several[key].any()
-    }
+        return []
+    several = finished.select((pl.col(keys).n_unique().over(group) > 1).any())
+    varying = [key for key in keys if several[key].item()]
     # What follows from another key needs no mention.
-    follows = [f"{key}." for key in ("pe", "positions") if key in found]
-    if any(key.startswith("task.") and not key.startswith("task.splits.") for key in found):
+    follows = [f"{key}." for key in ("pe", "positions") if key in varying]
+    if any(key.startswith("task.") and not key.startswith("task.splits.") for key in varying):
         follows.append("task.splits.")
-    return {key: values for key, values in found.items() if not key.startswith(tuple(follows))}
+    return [key for key in varying if not key.startswith(tuple(follows))]
 
 
 def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The keys of ``by``, each once, without task.
+    """Return the keys of ``by``, each once, without task.
 
     Raises:
         UsageError: one is none of the columns, or is measured.
     """
     for key in by:
         if key not in columns:
-            raise UsageError(f"by={','.join(by)}: {unknown(key, list(columns))}")
+            raise UsageError(f"by={','.join(by)}: {unknown(key, columns)}")
         if key.startswith(PREFIXES) or key == "splits":
-            raise UsageError(
-                f"by={','.join(by)}: {key} is measured, give keys of the configuration"
-            )
+            raise UsageError(f"by={','.join(by)}: {key} is measured, give configuration keys")
     return [key for key in dict.fromkeys(by) if key != "task"]
 
 
 def selected_splits(
     runs: pl.DataFrame, task: str, metric: str, splits: Sequence[str] | None
 ) -> list[str]:
-    """The selected splits of a task, in their order; UsageError for an unknown split or metric."""
+    """Return the selected splits that a task has; UsageError for an unknown split or metric."""
     every = splits_of(runs)
     mean = [OOD] if OOD not in every and f"{OOD}/{metric}" in runs.columns else []
     check_known("splits={}", splits, [*mean, *every])
     places = set(map(metric_prefix, every))
     names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
-    metrics = {name for prefix, _, name in names if prefix in places}
-    check_known("metric={}", [metric], metrics)
+    check_known("metric={}", [metric], {name for prefix, _, name in names if prefix in places})
     measured = splits_of(runs.filter(task=task))
     if len(measured) > 1:
         measured = [*measured, *mean]
@@ -190,49 +179,45 @@ def selected_splits(
 
 
 def _threshold(task: str, split: str, metric: str, limit: float | None) -> float | None:
-    """Of an error on a split; a mean over splits, and other metrics, have none."""
+    """Return that of an error on a split; a mean over splits, and other metrics, have none."""
     if split == OOD or metric not in RATED:
         return None
-    if limit is None and metric != "error_seq":
-        return threshold(task, split)
-    return limit
+    return threshold(task, split) if limit is None and metric != "error_seq" else limit
 
 
-def column_of(runs: pl.DataFrame, split: str, metric: str) -> str:
-    """The column of a metric of a split, or of its mean out of domain."""
+def metric_column(runs: pl.DataFrame, split: str, metric: str) -> str:
+    """Return the column of a metric of a split, or of its mean out of domain."""
     name = metric_name(split, metric)
     return f"{OOD}/{metric}" if split == OOD and name not in runs.columns else name
 
 
 def _not_finite(runs: pl.DataFrame, split: str, metric: str) -> pl.Expr:
-    """Whether a metric without a value was infinite or NaN, where it may be."""
-    inside = _number(runs, column_of(runs, split, "error")).is_not_null()
+    """Return whether a metric without a value was infinite or NaN, where it may be."""
+    inside = _number(runs, metric_column(runs, split, "error")).is_not_null()
     if NOT_FINITE not in runs.columns:
         # A file of runs from before: a metric that it lacks altogether was not measured.
-        return inside & pl.lit(column_of(runs, split, metric) in runs.columns)
+        return inside & pl.lit(metric_column(runs, split, metric) in runs.columns)
     splits = [s for s in splits_of(runs) if s != IN_DOMAIN] if split == OOD else [split]
-    names = [metric_name(one, metric) for one in splits]
+    names = pl.col(NOT_FINITE).str.split(" ")
+    overflown = [names.list.contains(metric_name(one, metric)) for one in splits]
     # Null in the rows of such a file that others were added to.
-    found = pl.any_horizontal(
-        pl.col(NOT_FINITE).str.split(" ").list.contains(name) for name in names
-    )
-    return inside & found.fill_null(value=True)
+    return inside & pl.any_horizontal(overflown).fill_null(value=True)
 
 
 def _sizes(runs: pl.DataFrame, split: str) -> list[pl.Expr]:
-    """How many sequences of a split each run measured."""
+    """Return how many sequences of a split each run measured."""
     splits = splits_of(runs) if split == OOD else [split]
     names = (metric_name(name, "n_seq") for name in splits)
     return [_number(runs, name).alias(name) for name in names]
 
 
 def _number(runs: pl.DataFrame, name: str) -> pl.Expr:
-    """The column, or nulls where no run has it."""
+    """Return the column, or nulls where no run has it."""
     return (pl.col(name) if name in runs.columns else pl.lit(None)).cast(pl.Float64)
 
 
 def data_keys(runs: pl.DataFrame) -> list[str]:
-    """The keys that determine the sequences of a split."""
+    """Return the keys that determine the sequences of a split."""
     made_by = ("task.", "contents.", "eval.sequences")
     return [key for key in compared_keys(runs) if key.startswith(made_by)]
 
@@ -242,7 +227,7 @@ Rows = Sequence[tuple[int, dict[str, Any]]]
 
 
 def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) -> list[bool]:
-    """Whether a group is the best of its column among those measured on the same data.
+    """Return whether a group is the best of its column among those measured on the same data.
 
     With a threshold it is the highest rate k/n, if its 95 % Wilson interval lies wholly above that
     of every group with a lower rate. Groups that tie at it are marked together, if each lies above
@@ -266,13 +251,11 @@ def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) ->
             comparable[(*(row[key] for key in column), *row["data"])].append((number, row))
     marks = [False] * len(table)
     for rows in comparable.values():
-        if any(row["settings"] > 1 for _, row in rows):
-            continue
         by_mean = rows[0][1][column[0]] not in tasks
-        if not by_mean and any(row["threshold"] is None for _, row in rows):
-            continue
-        for number in _lowest_means(rows) if by_mean else _highest_rates(rows):
-            marks[number] = True
+        has_rates = all(row["threshold"] is not None for _, row in rows)
+        if all(row["settings"] == 1 for _, row in rows) and (by_mean or has_rates):
+            for number in _lowest_means(rows) if by_mean else _highest_rates(rows):
+                marks[number] = True
     return marks
 
 
@@ -289,10 +272,10 @@ def _lowest_means(rows: Rows) -> list[int]:
     lowest = min(row["mean"] for _, row in rows)
     first = [(number, row) for number, row in rows if row["mean"] == lowest]
     others = [row for _, row in rows if row["mean"] > lowest]
-    apart = all(
+    below = all(
         one["most"] < other["least"] and least_p(one["n"], other["n"]) <= LEVEL
         for _, one in first
         for other in others
     )
     unanimous = len(first) == 1 or all(row["sd"] == 0 for _, row in first)
-    return [number for number, _ in first] if others and apart and unanimous else []
+    return [number for number, _ in first] if others and below and unanimous else []

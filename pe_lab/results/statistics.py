@@ -1,0 +1,288 @@
+"""Statistics of seeds: success rates with Wilson intervals, two clusters, and exact tests of two
+encodings with Holm's correction. docs/method.md says when each is used.
+
+Two encodings are compared on the seeds that both have, so never 20 seeds of one with 8 of the
+other. Every task has the same weight, however many runs it has.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
+from statistics import fmean
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pe_lab.core.metrics import IN_DOMAIN, wilson
+
+CRITICAL = {3: 0.0007, 4: 0.014, 5: 0.039, 6: 0.065, 7: 0.087}
+"""5 % quantiles of the ratio of ``two_clusters`` for n normal values, by 400 000 draws each."""
+LARGEST_RATIO = 0.1
+"""For 8 and more: two clusters of equal size whose means are 6 standard deviations apart."""
+SMALLEST_GAP = 0.02
+"""Clusters nearer than this (2 percentage points) are one, however tight."""
+FACTOR = 4
+"""The errors of one cluster are at least so many times those of the other."""
+LEVEL = 0.05
+"""Of a corrected p-value, up to which two differ significantly."""
+LARGEST_WEIGHT = 12
+NO_THRESHOLD = pl.lit(None, pl.Float64)
+
+
+def two_clusters(values: Sequence[float | None], threshold: float | None = None) -> bool:
+    """Return whether the values of several seeds fall into two clusters, as 0, 0.22, 0 do: a mean
+    then describes neither.
+
+    Either of two rules suffices.
+
+    1. Three or more values, split where the squares within both parts, W, are smallest: W / T,
+       with T the squares about the common mean, is below a critical value (the test of Engelman
+       and Hartigan 1969), and the gap between the parts is at least ``SMALLEST_GAP``. For 3 to 7
+       values the critical value is that which normal values reach in 5 % of samples; from 8 on it
+       is ``LARGEST_RATIO``, which normal values reach less often (4 % at 8, below 0.1 % at 20).
+       Hartigan's dip test needs more values than benches have seeds: it cannot reject with three.
+    2. With a threshold: some values at or below it, others at least ``FACTOR`` times as large, none
+       between; or three or more on either side, ``SMALLEST_GAP`` apart, those above at least
+       ``FACTOR`` times as large as those below, as where most seeds are near zero and the others
+       lie anywhere above. Normal values do so at any mean in less than 2 % of samples of 2 to 5
+       and less than 3 % of 8 where their standard deviation is at most a third of their mean;
+       where it is half of the mean, in up to 7 % of 2, 12 % of 5 and 17 % of 8.
+    """
+    ordered = sorted(value for value in values if value is not None)
+    if len(ordered) < 2 or ordered[-1] - ordered[0] < SMALLEST_GAP:
+        return False
+    if threshold and _parted_by(threshold, ordered):
+        return True
+    if len(ordered) < 3:
+        return False
+    n, mean = len(ordered), fmean(ordered)
+    squares = sum((value - mean) ** 2 for value in ordered)
+    # Squares between two parts of sizes k and n - k whose deviations sum to s and -s.
+    sums = accumulate(value - mean for value in ordered[:-1])
+    between = [s * s * n / (k * (n - k)) for k, s in enumerate(sums, 1)]
+    cut = max(range(n - 1), key=between.__getitem__)
+    gap = ordered[cut + 1] - ordered[cut]
+    return gap >= SMALLEST_GAP and 1 - between[cut] / squares < CRITICAL.get(n, LARGEST_RATIO)
+
+
+def _parted_by(threshold: float, ordered: Sequence[float]) -> bool:
+    below = [value for value in ordered if value <= threshold]
+    above = ordered[len(below) :]
+    if not below or not above:
+        return False
+    several = min(len(below), len(above)) > 2 and above[0] - below[-1] >= SMALLEST_GAP
+    return above[0] >= FACTOR * (below[-1] if several else threshold)
+
+
+def stratified_interval(strata: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of several independent proportions of equal weight.
+
+    With proportions p_i of n_i and their Wilson intervals l_i to u_i, it reaches from p - sqrt(sum
+    of (w (p_i - l_i))^2) to p + sqrt(sum of (w (u_i - p_i))^2), where p is the mean of the p_i and
+    w is 1 / their number: the method of variance estimates recovery (Zou and Donner 2008,
+    doi:10.1002/sim.3095). For one proportion it is the Wilson interval. It speaks of other draws
+    within the strata, not of other strata. Unlike a bootstrap it has a width where all draws are
+    alike.
+
+    Args:
+        strata: of each p_i and n_i.
+    """
+    weight = 1 / len(strata)
+    share = sum(p for p, _ in strata) * weight
+    intervals = [(p, *wilson(p * n, n)) for p, n in strata]
+    below = math.hypot(*(weight * (p - low) for p, low, _ in intervals))
+    above = math.hypot(*(weight * (high - p) for p, _, high in intervals))
+    return max(0.0, share - below), min(1.0, share + above)
+
+
+def mean_rate(counts: Iterable[tuple[int | None, int]]) -> Fraction | None:
+    """Return the mean of these k / n, exact, so that equal means tie; None where one has no k, or
+    there is none.
+
+    >>> mean_rate([(1, 3), (2, 3)]) == mean_rate([(4, 8)])
+    True
+    """
+    shares = [None if k is None else Fraction(k, n) for k, n in counts]
+    known = [share for share in shares if share is not None]
+    return sum(known, Fraction(0)) / len(known) if known and len(known) == len(shares) else None
+
+
+def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
+    """Return the aggregations of ``with_rates``: ``k`` (values at or below the threshold; null
+    without one), ``median``, ``values`` in ascending order, and ``threshold`` (the one that all
+    values share, else null)."""
+    shared = pl.when(threshold.n_unique() == 1).then(threshold.first())
+    return {
+        "k": pl.when(shared.is_not_null()).then((value <= threshold).sum()).cast(pl.Int64),
+        "median": value.median(),
+        "threshold": shared.cast(pl.Float64),
+        "values": value.drop_nulls().sort(),
+    }
+
+
+def spread(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
+    """Return aggregations over the seeds of a group, of the values that are not null: ``n``,
+    ``mean``, ``sd`` (n - 1), ``least``, ``most`` and those of ``rate_of``.
+
+    A mean has no interval: where one seed in ten fails, that of a sample without a failure misses
+    it.
+    """
+    # Equal values have no spread; rounding would give them one.
+    equal = value.min() == value.max()
+    return {
+        "n": value.count(),
+        "mean": pl.when(equal).then(value.min()).otherwise(value.mean()),
+        "sd": pl.when(equal & (value.count() > 1)).then(0.0).otherwise(value.std()),
+        "least": value.min(),
+        "most": value.max(),
+        **rate_of(value, threshold),
+    }
+
+
+def with_rates(table: pl.DataFrame) -> pl.DataFrame:
+    """Add ``p_generalises`` (k / n), ``p_low`` and ``p_high`` (its 95 % Wilson interval) and
+    ``clusters`` to a table aggregated by ``rate_of`` with its ``n``."""
+    intervals = [
+        (None, None) if k is None or not n else wilson(k, n)
+        for k, n in table.select("k", "n").iter_rows()
+    ]
+    clusters = [two_clusters(*row) for row in table.select("values", "threshold").iter_rows()]
+    return table.with_columns(
+        k=pl.when(pl.col("n") > 0).then(pl.col("k")),
+        p_generalises=pl.when(pl.col("n") > 0).then(pl.col("k") / pl.col("n")),
+        p_low=pl.Series([low for low, _ in intervals], dtype=pl.Float64),
+        p_high=pl.Series([high for _, high in intervals], dtype=pl.Float64),
+        clusters=pl.Series(clusters, dtype=pl.Boolean),
+    )
+
+
+def with_clusters_of_mean(table: pl.DataFrame, keys: Sequence[str], mean: str) -> pl.DataFrame:
+    """Mark the split ``mean`` where one of the OOD splits that it averages has two clusters: its
+    values are then of several kinds of run, also where they lie close together.
+
+    Args:
+        keys: those of a row, the split among them.
+    """
+    group = [key for key in keys if key != "split"]
+    averaged = pl.col("clusters") & ~pl.col("split").is_in([mean, IN_DOMAIN])
+    of_mean = (pl.col("split") == mean) & (pl.col("n") > 1)
+    return table.with_columns(pl.col("clusters") | (of_mean & averaged.any().over(group)))
+
+
+ByTask = Mapping[str, Mapping[int, float]]
+"""task -> seed -> the error of its run."""
+Samples = Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
+"""The errors of two encodings at the seeds that both have, for each task."""
+
+
+def shared_seeds(a: ByTask, b: ByTask) -> Samples:
+    """Return the errors of both in each task at the seeds that both have, in the same order."""
+    seeds = {task: sorted(a[task].keys() & b[task].keys()) for task in a if task in b}
+    return [
+        (np.array([a[task][seed] for seed in of]), np.array([b[task][seed] for seed in of]))
+        for task, of in seeds.items()
+        if of
+    ]
+
+
+def holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Correct p-values for multiple tests (Holm 1979): with m of them in ascending order,
+    max over j <= i of (m - j + 1) p_j, at most 1. None stays None and does not count."""
+    order = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    corrected: list[float | None] = [None] * len(ps)
+    largest = 0.0
+    for rank, (p, i) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        corrected[i] = largest
+    return corrected
+
+
+def sign_test(a: ByTask, b: ByTask) -> float | None:
+    """Return the two-sided p-value of "a run of a is as likely above as below that of b with its
+    seed, on average over the tasks": the binomial tail of the seeds at which a is lower, without
+    ties (Dixon and Mood 1946). None where no run is shared.
+
+    It holds for any two distributions, and for tasks that favour different sides (Hoeffding 1956).
+    Brunner and Munzel's test and its permutation do not with 8 seeds, where the runs of one side
+    fall into two clusters about the other's: see docs/method.md for their rates.
+
+    >>> sign_test({"x": dict.fromkeys(range(8), 0)}, {"x": dict.fromkeys(range(8), 1)})
+    0.0078125
+    """
+    tasks = shared_seeds(a, b)
+    if not tasks:
+        return None
+    lower, higher = (int(sum(way(x, y).sum() for x, y in tasks)) for way in (np.less, np.greater))
+    n = lower + higher
+    tail = sum(math.comb(n, i) for i in range(min(lower, higher) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def least_p(n_a: int, n_b: int) -> float:
+    """Return how probable it is that all of n_a values lie on one side of n_b others by chance.
+
+    >>> least_p(4, 4)
+    0.02857142857142857
+    """
+    return 2 / math.comb(n_a + n_b, n_a)
+
+
+def exact_test(a: ByTask, b: ByTask) -> float | None:
+    """Return the two-sided p-value of "in every task the runs of a and b are of one distribution".
+
+    The statistic is the sum over the shared tasks of the Mann-Whitney U, ties counting half, each
+    task weighted by about 1 / n^2. Its distribution is that over all ways to part the runs of each
+    task into two halves, ties included: a stratified permutation test, exact for any distribution.
+    p is twice the smaller tail, at most 1. None where no run is shared.
+
+    Of success (0 where a run generalises, 1 where not) it is Fisher's exact test. Of errors it says
+    that distributions differ, not which errs less: see ``sign_test``. Runs of one seed share
+    batches and initial weights; leaving that out makes p larger where they go together.
+
+    >>> exact_test({"x": dict.fromkeys(range(4), 0)}, {"x": dict.fromkeys(range(4), 1)})
+    0.02857142857142857
+    """
+    tasks = shared_seeds(a, b)
+    if not tasks:
+        return None
+    weights = _weights([len(x) * len(y) for x, y in tasks])
+    total, measured = np.ones(1), 0
+    for weight, (x, y) in zip(weights, tasks, strict=True):
+        ranks = _doubled_ranks(np.concatenate([x, y]))
+        measured += weight * int(ranks[: len(x)].sum())
+        of_task = _distribution(tuple(sorted(ranks.tolist())), len(x))
+        spaced = np.zeros(weight * (len(of_task) - 1) + 1)
+        spaced[::weight] = of_task
+        total = np.convolve(total, spaced)
+    tail = min(float(total[: measured + 1].sum()), float(total[measured:].sum()))
+    return min(1.0, 2 * tail)
+
+
+def _weights(sizes: Sequence[int]) -> list[int]:
+    """Return integers about proportional to 1 / size, each at least 1."""
+    largest = max(sizes)
+    if len(set(sizes)) == 1:
+        return [1] * len(sizes)
+    ratio = min(4.0, LARGEST_WEIGHT * min(sizes) / largest)
+    return [max(1, round(ratio * largest / size)) for size in sizes]
+
+
+def _doubled_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return twice the ranks, those that tie at their mean."""
+    ordered = np.sort(values)
+    below = np.searchsorted(ordered, values, "left")
+    return (below + np.searchsorted(ordered, values, "right") + 1).astype(np.int64)
+
+
+@lru_cache(4096)
+def _distribution(ranks: tuple[int, ...], n: int) -> NDArray[np.float64]:
+    """Return the probability of each sum of n of these ranks drawn without replacement."""
+    most = sum(ranks[-n:])
+    ways = np.zeros((n + 1, most + 1))
+    ways[0, 0] = 1
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, : most + 1 - rank].copy()
+    return np.asarray(ways[n] / ways[n].sum())

@@ -1,0 +1,357 @@
+"""All runs of a folder as one polars table, for commands and notebooks.
+
+>>> from pe_lab.results.table import by_split, read_runs
+>>> runs = read_runs("runs", where="task=flipflop and train.steps>=1000", pe="cope,rope")
+>>> by_split(runs).group_by("pe", "split").agg(pl.mean("error"), pl.std("error").alias("sd"))
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import yaml
+
+from pe_lab.core.errors import PeLabError, UsageError, reason
+from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
+from pe_lab.results.protocol import TUNING_OF, task_digest, tuning_of
+from pe_lab.results.query import condition, one_of
+from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.run_id import any_seed, excluded, identity, with_added
+
+logger = logging.getLogger("pe_lab")
+Kind = pl.DataType | type[pl.DataType]
+
+FACTS: dict[str, Kind] = {
+    **dict.fromkeys(("path", "state", "message"), pl.String),
+    **dict.fromkeys(("step", "steps"), pl.Int64),
+    **dict.fromkeys(("task", "pe"), pl.String),
+    "seed": pl.Int64,
+    **dict.fromkeys(("run_id", "setting"), pl.String),
+    **dict.fromkeys(("splits", "null_keys"), pl.List(pl.String)),
+    TUNING_OF: pl.String,
+}
+"""Columns of every run; null where unknown."""
+NOT_FINITE = "not_finite"
+"""The column with the names of the metrics that were infinite or NaN, separated by spaces."""
+GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
+FINDINGS = "findings"
+"""The name of the runs of docs/findings.md, a file that ships with the package."""
+
+
+def read_runs(
+    runs_dir: str | Path = "runs", where: str | None = None, **equal: Any
+) -> pl.DataFrame:
+    """Return one row per run, finished or not, without those that ``force`` replaced.
+
+    Columns: ``path``, ``state`` (finished, running, interrupted, failed, killed, not begun or
+    broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
+    ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
+    ``splits``, ``null_keys`` (null before the configuration was resolved), ``tuning_of`` (the suite
+    that chose a learning rate on this run), ``task_digest`` (see protocol.py); the chosen file of
+    each other group (``positions``, ``model``, ..); every resolved key (``train.steps``,
+    ``pe.npos``); every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and
+    ``ood/error``, ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out
+    of domain (null where the encoding could not measure one of them); ``not_finite``. A key that a
+    run lacks is null. Keys whose values are of several kinds, and lists, are text.
+
+    Args:
+        where: a condition as in ``pe-lab results where=..`` (see query.py).
+        equal: keys with the value, or the values joined by commas, that they must have:
+            ``pe="cope,rope"``, ``**{"train.steps": 400}``.
+
+    Raises:
+        UsageError: ``runs_dir`` is not a folder, a key is unknown, or a condition is not
+            understood.
+    """
+    folder = Path(runs_dir)
+    if not folder.is_dir():
+        raise UsageError(
+            f"runs_dir={runs_dir} is not a folder: give the one your runs are in, or "
+            "make one with pe-lab task=flipflop pe=cope"
+        )
+    return filtered(runs_of(folder.path for folder in run_folders(folder)), where, equal)
+
+
+def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:
+    """Return the rows that ``read_runs`` has for the runs in these folders."""
+    settings: dict[bytes, int] = {}
+    runs = [_row(RunFolder(Path(path)), settings) for path in paths]
+    rows = [_setting(orjson.loads(content)) for content in settings]
+    table = _frame(runs, {"_row": pl.Int64, **FACTS}).drop("setting", "null_keys")
+    kinds = {
+        **dict.fromkeys(("setting", "task_digest"), pl.String),
+        "null_keys": FACTS["null_keys"],
+    }
+    keys = _frame(rows, kinds)
+    table = table.join(keys.with_row_index("_row").cast({"_row": pl.Int64}), on="_row", how="left")
+    table = table.drop("_row").with_columns(tuning_of(pl.col("task_digest"), pl.col("seed")))
+    others = [name for name in table.columns if name not in FACTS]
+    table = table.select(*FACTS, *sorted(others, key=lambda name: "/" in name))
+    return _with_ood_means(_without_copies(table))
+
+
+def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the rows that ``read_runs`` with these conditions has.
+
+    Raises:
+        UsageError: a key is unknown, or a condition is not understood.
+    """
+    if frame.is_empty():
+        return frame
+    for key, values in equal.items():
+        frame = frame.filter(one_of(frame, key, text(values)))
+    return frame if where is None else frame.filter(condition(frame, where))
+
+
+def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
+    """Return what is known of a run.
+
+    Args:
+        settings: configuration without the seed -> ``_row``, its row in the table of settings.
+    """
+    task, pe, name = folder.path.parts[-3:]
+    facts: dict[str, Any] = {"path": str(folder.path), "task": task, "pe": pe}
+    try:
+        facts["seed"] = int(name.removeprefix("seed").partition("-")[0])
+        summary = folder.summary()
+        known, recorded = _unfinished(folder) if summary is None else _finished(summary)
+        if "config" in recorded:
+            parts = any_seed(recorded["config"]), recorded.get("contents") or {}
+            content = orjson.dumps([*parts, recorded.get("null_keys") or []])
+            known["_row"] = settings.setdefault(content, len(settings))
+        return facts | known
+    except PeLabError as error:
+        message = str(error)
+    except Exception as error:
+        # No run, whatever is in it, may hide the others.
+        message = f"{folder.path} cannot be read ({reason(error)}): make it again with force=true"
+    return {**facts, "state": "broken", "message": message}
+
+
+def _finished(summary: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    metrics = summary["metrics"]
+    facts = {
+        "state": "finished",
+        "step": summary["steps"],
+        "steps": summary["config"]["train"]["steps"],
+        "splits": list(summary["splits"]),
+        NOT_FINITE: " ".join(name for name, value in metrics.items() if value is None),
+        **summary["names"],
+        **{key: summary[key] for key in ("task", "pe", "seed", "run_id")},
+    }
+    return facts | metrics, summary
+
+
+def _unfinished(folder: RunFolder) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    status = folder.status()
+    facts = {"state": "not begun", **{k: status[k] for k in ("state", "step", "steps") if status}}
+    facts |= {"message": status.get("error"), "by_machine": status.get("by_machine")}
+    # Finished without a summary: killed between writing the two.
+    if facts["state"] == "finished" or folder.killed():
+        facts["state"] = "killed"
+    file = folder.path / "config.yaml"
+    if not file.exists():
+        return facts, {}
+    config = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    starts = [start for start in folder.starts() if "contents" in start or "null_keys" in start]
+    return config.pop("names", {}) | facts, {**(starts[0] if starts else {}), "config": config}
+
+
+def _setting(recorded: tuple[dict[str, Any], dict[str, str], list[str]]) -> dict[str, Any]:
+    """Return the keys that all seeds of a setting share."""
+    config, contents, null_keys = recorded
+    keys = flat({**with_added(config), "contents": contents})
+    keys = {key: value for key, value in keys.items() if key not in ("seed", "seed.data")}
+    null_keys = [*null_keys, *(key for key, value in keys.items() if value is None)]
+    facts = {"setting": identity(config, contents), "task_digest": task_digest(config, contents)}
+    return {**facts, "null_keys": null_keys, **keys}
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values by dotted key. A list of parts becomes the list of their names, and the keys of
+    each part follow under its index: pe.parts, pe.parts.0.base."""
+    keys: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            keys |= flat(value, f"{prefix}{key}.")
+        elif parts := _parts_in(value):
+            names = ",".join(part.get("pe", part["_target_"]) for part in parts)
+            keys[prefix + key] = f"[{names}]"
+            for number, part in enumerate(parts):
+                values = {k: v for k, v in part.items() if k not in ("pe", "_target_")}
+                keys |= flat(values, f"{prefix}{key}.{number}.")
+        else:
+            keys[prefix + key] = text(value) if isinstance(value, list) else value
+    return keys
+
+
+def _parts_in(value: Any) -> list[dict[str, Any]]:
+    """Return the parts of a list that has nothing else."""
+    are_parts = isinstance(value, list) and all(
+        isinstance(part, dict) and "_target_" in part for part in value
+    )
+    return list(value) if are_parts else []
+
+
+def text(value: Any) -> str:
+    """Return a value of a configuration as it is written on the command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _frame(rows: list[dict[str, Any]], kinds: Mapping[str, Kind]) -> pl.DataFrame:
+    """Return rows with different keys as one table."""
+    table = pl.from_dicts(
+        [dict.fromkeys(kinds), *rows],
+        schema_overrides=kinds, infer_schema_length=None, strict=False,
+    ).tail(-1)  # fmt: skip
+    empty = {name: pl.Float64 if "/" in name else pl.String for name in table.columns}
+    return table.cast({name: empty[name] for name, kind in table.schema.items() if kind == pl.Null})
+
+
+def _without_copies(table: pl.DataFrame) -> pl.DataFrame:
+    """Call a run broken that is in two folders, but for the first."""
+    run = pl.struct("task", "pe", "seed", "setting", "state")
+    copied = (pl.col("state") == "finished") & ~run.is_first_distinct()
+    first = pl.col("path").first().over("task", "pe", "seed", "setting", "state")
+    message = pl.format("{} is {} again, counted once: remove one of them", "path", first)
+    return table.with_columns(
+        state=pl.when(copied).then(pl.lit("broken")).otherwise("state"),
+        message=pl.when(copied).then(message).otherwise("message"),
+    )
+
+
+def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add the mean of each metric over the splits out of domain."""
+    ood = [split for split in splits_of(frame) if split != IN_DOMAIN]
+    n = pl.col("splits").list.len() - pl.col("splits").list.contains(IN_DOMAIN).cast(pl.UInt32)
+    means = {}
+    for metric in (*(m.name for m in CHARTED), "guess"):
+        columns = [c for split in ood if (c := metric_name(split, metric)) in frame.columns]
+        if columns:
+            measured = pl.sum_horizontal(pl.col(columns).is_not_null())
+            mean = pl.mean_horizontal(pl.col(columns).cast(pl.Float64))
+            means[f"{OOD}/{metric}"] = pl.when(measured == n).then(mean)
+    return frame.with_columns(**means)
+
+
+def config_keys(frame: pl.DataFrame) -> list[str]:
+    """Return the columns that are keys of the configuration: ``train.steps``, ``pe.npos``, .."""
+    return [name for name in frame.columns if "." in name.partition("/")[0]]
+
+
+def compared_keys(frame: pl.DataFrame) -> list[str]:
+    """Return the ``config_keys`` that can change a run's numbers."""
+    return [key for key in config_keys(frame) if not excluded(key)]
+
+
+def splits_of(frame: pl.DataFrame) -> list[str]:
+    """Return the splits of these runs: in_domain, sparse, .., in the order measured."""
+    lists = frame["splits"].to_list()
+    return list(dict.fromkeys(split for splits in lists for split in splits or ()))
+
+
+def by_split(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the finished runs, one row per run and split: ``path``, ``task``, ``pe``, ``seed``,
+    ``setting``, ``split``, ``place`` (the prefix of its metrics), ``error``, ``error_low``,
+    ``error_high`` (95 % Wilson), ``error_seq``, ``loss``, ``n``, ``guess``; null where the split
+    was too long for the encoding."""
+    finished = frame.filter(pl.col("state") == "finished")
+    parts = []
+    for split in splits_of(frame):
+        numbers = [
+            pl.col(name).cast(pl.Float64).alias(kind)
+            if (name := metric_name(split, kind)) in frame.columns
+            else pl.lit(None, pl.Float64).alias(kind)
+            for kind in TABLED
+        ]
+        parts.append(
+            finished.filter(pl.col("splits").list.contains(split)).select(
+                "path", "task", "pe", "seed", "setting",
+                pl.lit(split).alias("split"), pl.lit(metric_prefix(split)).alias("place"), *numbers,
+            )
+        )  # fmt: skip
+    return pl.concat(parts) if parts else pl.DataFrame()
+
+
+def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
+    """Return the rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step``
+    and the metrics. A run with a file that cannot be read is left out, with a warning.
+
+    Args:
+        unread: gets the message for each file that cannot be read.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
+        try:
+            rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
+        except PeLabError as error:
+            _leave_out(error, unread)
+    return _frame(rows, {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")})
+
+
+def breakdowns(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
+    """Return the errors of the finished runs by property of the answer: ``path``, ``task``, ``pe``,
+    ``seed``, ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4),
+    ``error``, ``loss`` (null where it is not finite), ``n``.
+
+    Args:
+        unread: gets the message for each run that cannot be read.
+    """
+    facts = ("path", "task", "pe", "seed", "setting")
+    rows: list[dict[str, Any]] = []
+    for run in frame.filter(pl.col("state") == "finished").select(facts).iter_rows(named=True):
+        try:
+            summary = RunFolder(Path(run["path"])).summary() or {}
+        except PeLabError as error:
+            _leave_out(error, unread)
+            continue
+        rows += [
+            {**run, "split": split, "kind": kind, "bucket": bucket, "loss": None, **cell}
+            for split, kinds in summary.get("by", {}).items()
+            for kind, buckets in kinds.items()
+            for bucket, cell in buckets.items()
+        ]
+    kinds = {name: FACTS[name] for name in facts}
+    kinds |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
+    return _frame(rows, kinds | {"error": pl.Float64, "loss": pl.Float64, "n": pl.Int64})
+
+
+def _leave_out(error: PeLabError, unread: list[str] | None) -> None:
+    if unread is not None:
+        unread.append(str(error))
+    logger.warning("%s; until then it is left out", error)
+
+
+def shipped_findings() -> Path:
+    """Return the file of the runs of docs/findings.md."""
+    return Path(str(files("pe_lab.results"))) / f"{FINDINGS}.parquet"
+
+
+def read_file_of_runs(file: str | Path) -> pl.DataFrame:
+    """Return the runs of a parquet file, as ``pe-lab results to=FILE.parquet`` writes it; their
+    folders need not exist any more. The name ``findings`` is the file that ships with the package.
+
+    Raises:
+        UsageError: there is no such file, or it is of something else.
+    """
+    path = shipped_findings() if str(file) == FINDINGS else Path(file)
+    try:
+        frame = pl.read_parquet(path, glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UsageError(
+            f"file={file} cannot be read ({reason(error)}): give one that pe-lab results "
+            f"to=FILE.parquet has written, or {FINDINGS} for the runs that ship with pe-lab"
+        ) from None
+    if missing := [name for name in FACTS if name not in (*frame.columns, TUNING_OF)]:
+        raise UsageError(
+            f"file={file} is no table of runs, it lacks {', '.join(missing)}: "
+            "pe-lab results to=FILE.parquet writes one"
+        )
+    if TUNING_OF not in frame.columns:
+        frame = frame.with_columns(pl.lit(None, pl.String).alias(TUNING_OF))
+    return frame

@@ -1,0 +1,232 @@
+"""Tables of groups of runs: a row for each encoding and setting, a column for each split or length.
+A cell has the success rate and the median error over seeds, or mean and standard deviation."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import polars as pl
+
+from pe_lab.core.console import percent
+from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
+from pe_lab.core.output import counted
+from pe_lab.core.suggest import check_known
+from pe_lab.core.test_time import TEST_TIME
+from pe_lab.results.format import Format, Table
+from pe_lab.results.groups import SETTING, pooled
+from pe_lab.results.labels import Names
+from pe_lab.results.protocol import TUNING_OF, tuning
+from pe_lab.results.table import text
+
+Spread = Literal["rates", "sd"]
+HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
+NAMED = 6
+"""Most keys that a note names."""
+BEST_RATE = "* or bold: the highest k/n; its Wilson interval lies above those of all lower ones."
+BEST = "* or bold: the lowest mean; each of its seeds lies below all others."
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How groups become a table.
+
+    Args:
+        by: the keys that make a row.
+        metric: what the cells are of.
+        spread: what a cell shows: rates (k of n seeds generalise, and the median), or the mean with
+            its sd.
+        sort: a split, n or a key of ``by``, after - for descending; None: where there are rates,
+            the highest mean rate over the splits out of domain and on a tie the lowest mean, else
+            the lowest mean out of domain where it is a column, else these keys.
+        across: the key that makes the columns; with length, there is a table for each task and
+            split.
+        as_measured: whether rows stay in the order of the groups where ``sort`` is None.
+    """
+
+    by: Sequence[str] = SETTING
+    metric: str = "error"
+    spread: Spread = "rates"
+    sort: str | None = None
+    across: str = "split"
+    as_measured: bool = False
+
+
+def tables(groups: pl.DataFrame, names: Names, layout: Layout) -> list[Table]:
+    """Return a table for each task of ``groups``, as ``grouped`` and ``grouped_evaluations`` make
+    them.
+
+    Raises:
+        UsageError: ``sort`` names no column.
+    """
+    groups = groups.with_columns(pl.col(layout.across).cast(pl.String))
+    if layout.sort is not None:
+        choices = [*groups[layout.across].unique(maintain_order=True), *layout.by, "n"]
+        words = "sort=-{}" if layout.sort.startswith("-") else "sort={}"
+        check_known(words, [layout.sort.removeprefix("-")], choices)
+    of_table = ["task"] if layout.across == "split" else ["task", "split"]
+    return [
+        _table(part, ", ".join(map(str, title)), names, layout)
+        for title, part in groups.group_by(of_table, maintain_order=True)
+    ]
+
+
+def with_differs(groups: pl.DataFrame, names: Names) -> pl.DataFrame:
+    """Insert the column ``differs``, the label of each setting, behind it."""
+    if "setting" not in groups.columns:
+        return groups
+    lines = [names.labels.get(setting) for setting in groups["setting"]]
+    at = groups.columns.index("setting") + 1
+    return groups.insert_column(at, pl.Series("differs", lines, pl.String))
+
+
+def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
+    by, across = list(layout.by), pl.col(layout.across)
+    columns = list(dict.fromkeys(part[layout.across]))
+    rates = layout.spread == "rates" and "threshold" in part.columns and has_rates(part)
+    most = pl.col("n").max().over(by)
+    cell = pl.struct("n", "k", "median", "mean", "sd", "best", "not_finite", most.alias("most"))
+    rated = pl.col("threshold").is_not_null() & (pl.col("n") > 1) if rates else pl.lit(value=False)
+    part = part.with_columns(cell=cell.struct.with_fields(rated=rated))
+    ood = (across != IN_DOMAIN) & (across != OOD)
+    mean = pl.col("mean")
+    ood_mean = mean.filter(across == OOD) if OOD in columns else mean.filter(ood)
+    wide = part.group_by(by, maintain_order=True).agg(
+        *(pl.col("cell").filter(across == column).first().alias(column) for column in columns),
+        n=pl.col("n").max(),
+        seeds=pl.col("seeds").flatten().unique().sort(),
+        _rate=-(pl.col("k") / pl.col("n")).filter(ood).mean().round(12) if rates else pl.lit(0),
+        _ood=ood_mean.mean(),
+        _in_domain=mean.filter(across == IN_DOMAIN).first().fill_null(0.0),
+    )
+    if "setting" in by:
+        wide = wide.with_columns(pl.col("setting").replace_strict(names.labels, default=None))
+    wide = _sorted(wide, layout, rates and any(c not in (IN_DOMAIN, OOD) for c in columns))
+    # Settings that differ only in the encoding need no second column, and seeds from 0 on neither.
+    words = [key for key in by if key != "setting" or any(wide["setting"])]
+    consecutive = all(seeds == list(range(len(seeds))) for seeds in wide["seeds"].to_list())
+    wide = wide.with_columns(
+        *(pl.Series(key, ["-" if v is None else text(v) for v in wide[key]]) for key in words)
+    )
+    formats: dict[str, Format] = {**dict.fromkeys(words, str), "n": str}
+    formats |= {} if consecutive else {"seeds": seeds_text}
+    write = partial(cell_text, metric=layout.metric)
+    unit = " in %" if is_share(layout.metric) else ""
+    shared = names.shared.get(part["task"][0]) if "setting" in by else None
+    return Table(
+        wide,
+        formats | dict.fromkeys(columns, write),
+        f"{title}: {layout.metric}{unit}",
+        tuple(_notes(part, shared, rates, layout)),
+        {k: v for k, v in HEADINGS.items() if v not in by},
+    )
+
+
+def _notes(part: pl.DataFrame, shared: str | None, rates: bool, layout: Layout) -> Iterable[str]:
+    if shared:
+        yield f"All rows: {shared}."
+    over = "seeds" if (part["settings"] == 1).all() else "runs"
+    if (part["n"] <= 1).all():
+        yield "One run per row: the spread over seeds is unknown."
+    elif rates:
+        yield f"k/n: {over} with an error up to the threshold; then the median of all n."
+        yield f"Threshold: {shares_text(part, 'threshold', layout.across)}."
+    else:
+        yield f"Mean ± sd over {over}."
+    if layout.metric == "error":
+        yield f"Guessing: {shares_text(part, 'guess', layout.across, 2)}."
+    if part["best"].any():
+        yield BEST_RATE if rates else BEST
+    if "pe" in part.columns and (at_test := sorted({*part["pe"]} & TEST_TIME)):
+        names = ", ".join(at_test)
+        yield f"Made for a trained rope at test time, here trained from scratch: {names}."
+
+
+def has_rates(part: pl.DataFrame) -> bool:
+    """Return whether a cell of several seeds has a threshold."""
+    return part.filter(pl.col("n") > 1)["threshold"].count() > 0
+
+
+def cell_text(cell: dict[str, Any], metric: str) -> str:
+    """Write a cell: ``6/8 0.31``, k of n and the median, or ``1.05 ± 0.20``."""
+    if cell["not_finite"]:
+        return "not finite"
+    if not cell["n"]:
+        return "n/a"
+    if cell["rated"]:
+        return f"{cell['k']}/{cell['n']} {percent(cell['median'])}"
+    mean, sd, digits = cell["mean"], cell["sd"], 3
+    if is_share(metric):
+        # As many digits for both as the mean needs: 0.03 is not 0.
+        digits = 2 if 0 < mean < 0.1 else 1
+        mean, sd = 100 * mean, None if sd is None else 100 * sd
+    written = f"{mean:.{digits}f}" + ("" if sd is None else f" ± {sd:.{digits}f}")
+    return written if cell["n"] == cell["most"] else f"{written} n={cell['n']}"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Write 0,1,2; more than five as 0..9 or 0,1,..,12."""
+    if len(seeds) <= 5:
+        return ",".join(map(str, seeds))
+    whole = seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]}..{seeds[-1]}" if whole else f"{seeds[0]},{seeds[1]},..,{seeds[-1]}"
+
+
+def shares_text(part: pl.DataFrame, share: str, across: str = "split", digits: int = 3) -> str:
+    """Write a share of each split: ``2 % (in_domain: 1 %)``, the most frequent first."""
+    means = part.group_by(across, maintain_order=True).agg(pl.col(share).mean()).drop_nulls()
+    written = {split: f"{100 * mean:.{digits}g} %" for split, mean in means.iter_rows()}
+    values = [value for split, value in written.items() if split != IN_DOMAIN]
+    first = max(values or written.values(), key=(values or [*written.values()]).count)
+    others = [f"{split}: {value}" for split, value in written.items() if value != first]
+    return f"{first} ({', '.join(others)})" if others else first
+
+
+def _sorted(wide: pl.DataFrame, layout: Layout, by_rate: bool) -> pl.DataFrame:
+    """Return the rows in order; those without a value come last, in either direction."""
+    if layout.sort is None and layout.as_measured:
+        return wide
+    by = [pl.col(key) for key in layout.by]
+    wide = wide.sort(by, nulls_last=True)
+    if layout.sort is not None:
+        name = layout.sort.removeprefix("-")
+        column = pl.col(name) if name in (*layout.by, "n") else pl.col(name).struct.field("mean")
+        descending = layout.sort.startswith("-")
+        return wide.sort(column, descending=descending, nulls_last=True, maintain_order=True)
+    if by_rate:
+        return wide.sort("_rate", "_ood", "_in_domain", nulls_last=True, maintain_order=True)
+    return wide.sort("_ood", nulls_last=True, maintain_order=True) if OOD in wide.columns else wide
+
+
+def pooled_note(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
+    """Say which keys vary within a row, if any does."""
+    keys = pooled(runs, by)
+    named = ", ".join(keys[:NAMED]) + (f" and {len(keys) - NAMED} more" if keys[NAMED:] else "")
+    return [f"by={','.join(by)} pools runs that differ in {named}: add keys to by"] if keys else []
+
+
+def tuning_note(runs: pl.DataFrame, by: Sequence[str], where: str | None) -> list[str]:
+    """Say how many of these runs chose a learning rate and share a row with others.
+
+    Args:
+        by: the keys whose values make a row.
+        where: the condition that selected the runs.
+    """
+    finished = runs.filter(pl.col("state") == "finished")
+    group = ["task", *(key for key in by if key in runs.columns)]
+    of_tuning = tuning(finished.filter(pl.col(TUNING_OF).is_null().any().over(group)))
+    if of_tuning.is_empty():
+        return []
+    alone = f"{TUNING_OF}=null" if where is None else f"({where}) and {TUNING_OF}=null"
+    without = shlex.quote(f"where={alone}")
+    return [f"rows pool {tuning_text(of_tuning)} with others: {without} leaves them out"]
+
+
+def tuning_text(runs: pl.DataFrame) -> str:
+    """Write ``4 runs (seeds 1000,1001) by whose errors suite v2 chose the learning rate``."""
+    seeds, suites = (runs[key].unique().sort().to_list() for key in ("seed", TUNING_OF))
+    return (
+        f"{counted(len(runs), 'run')} (seeds {','.join(map(str, seeds))}) by whose errors suite "
+        f"{', '.join(suites)} chose the learning rate"
+    )
