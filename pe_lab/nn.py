@@ -5,7 +5,7 @@ states.
 """
 
 from numbers import Integral
-from typing import Any, cast
+from typing import Any
 
 import torch
 import yaml
@@ -24,7 +24,7 @@ from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.train.encodings import SHIPPED, build_encodings
-from pe_lab.train.kernels import accelerate
+from pe_lab.train.kernels import use_kernels
 
 TRAIN_LEN = 1024
 """The default training length of ``MultiHeadAttention``."""
@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
             for linear in self.attention.children():
                 if isinstance(linear, nn.Linear):
                     draw(linear)
-        accelerate(cast(Any, self))
+        use_kernels(self)
 
     @property
     def encoding(self) -> PositionalEncoding:

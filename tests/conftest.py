@@ -18,7 +18,7 @@ from program import Here, Outcome
 
 from pe_lab.cli.main import main
 from pe_lab.config.hydra_internals import ConfigLoaderImpl
-from pe_lab.kernels.cpu.build import cache_folder
+from pe_lab.kernels.build import cache_folder
 
 # Test workers share the cores, and waiting threads spin.
 torch.set_num_threads(1)

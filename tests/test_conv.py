@@ -21,7 +21,6 @@ from pe_lab.experiment.load_run import load
 from pe_lab.explain.answers import asked, predicted
 from pe_lab.explain.diagnose import diagnose, plain_model
 from pe_lab.explain.interventions import without_conv
-from pe_lab.kernels import dispatch
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.config import Vocabulary
@@ -203,46 +202,6 @@ def test_it_starts_as_the_model_without_it(name: str, place: str, float64: None)
     loss(with_it).backward()  # type: ignore[no-untyped-call]
     filters = [m.filter for m in made[0].modules() if isinstance(m, CausalConv)]
     assert all(f.grad is not None and f.grad.abs().min() > 0 for f in filters)
-
-
-@pytest.mark.parametrize("pe", ["alibi", "cope", "dape", "fox", "path", "stick_breaking"])
-@pytest.mark.parametrize("place", ["embedding", "qkv"])
-def test_kernels_serve(pe: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer is computed by the kernel it has without the key."""
-    served: list[str] = []
-
-    def attend(request: Any) -> Tensor | None:
-        out = real(request)
-        served.append(f"{type(request).__name__} {out is not None}")
-        return out
-
-    real = dispatch.attend
-    monkeypatch.setattr(dispatch, "attend", attend)
-    found = []
-    for changes in ({}, {"conv": 3, "conv_at": place}):
-        served.clear()
-        model = models.built(small("transformer"), facts.section(pe), **changes)
-        assert model is not None
-        model(tokens(), POS)
-        found.append(list(served))
-    assert found[0] == found[1]
-    assert len(found[0]) == 2
-    assert all(each.endswith("True") for each in found[0])
-
-
-@pytest.mark.parametrize("conv", [1, 3])
-def test_the_kernel_of_path_serves_without_its_own_filter(
-    conv: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outs: list[Tensor | None] = []
-    real = dispatch.attend
-    monkeypatch.setattr(dispatch, "attend", lambda request: outs.append(real(request)) or outs[-1])
-    section = facts.section("path") | {"conv": conv}
-    model = models.built(small("transformer"), section, conv=3)
-    assert model is not None
-    model(tokens(), POS)
-    assert len(outs) == 2
-    assert all(out is not None for out in outs)
 
 
 def test_runs_made_before_keep_their_identity() -> None:

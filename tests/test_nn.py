@@ -127,7 +127,7 @@ def test_positions_and_dropout() -> None:
 
 def test_fast_kernels_serve() -> None:
     layer = MultiHeadAttention(32, 4, pe="cope", train_len=16)
-    assert layer.attention.kernel is not None
+    assert "attend" in vars(layer.attention)
     assert isinstance(layer.attention, Plain)
 
 

@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from program import ROOT, Here, assert_has, the_run, tiny
 
 import pe_lab
-from pe_lab.kernels.cpu.build import cache_folder
+from pe_lab.kernels.build import cache_folder
 
 LIBRARIES = sysconfig.get_path("purelib")
 

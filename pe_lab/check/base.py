@@ -26,7 +26,7 @@ from pe_lab.core.errors import UsageError, reason, sentence
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.train.encodings import SHIPPED, build_encodings
-from pe_lab.train.kernels import accelerate
+from pe_lab.train.kernels import use_kernels
 
 State = Literal["pass", "fail", "not claimed"]
 
@@ -146,7 +146,7 @@ def model(
     torch.manual_seed(seed + 100)
     built = Transformer(cfg, size.vocab_size, encodings)
     if fast:
-        accelerate(built)
+        use_kernels(built)
     # Larger queries and keys: at their initial size attention is nearly uniform.
     for block in built.blocks:
         block.attention.qkv.weight.data.mul_(3)  # type: ignore[union-attr, operator]
@@ -242,7 +242,7 @@ def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
 def fast_equals_plain(
     fast: nn.Module, plain: nn.Module, seen: Tensor, places: list[Tensor], loose: float = 1
 ) -> str:
-    """With the kernels as without, in value and gradient, with dropout and at any positions.
+    """With the kernels as without, in value and gradient, at any positions.
 
     Args:
         loose: by how much the tolerances are multiplied.

@@ -44,7 +44,6 @@ from pe_lab.check.base import (
 from pe_lab.check.hooks import LONG, half_precision
 from pe_lab.models.transformer import Transformer
 from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import has_kernels
 
 SHIFT = 7
 
@@ -370,9 +369,8 @@ def between_whole(section: Section, **sizes: Any) -> str:
     hold(gap > 1e-6, f"fractional is True, but rounding positions down changes states by {gap:.1g}")
     if all(encoding.whole_sequence is None for encoding in built.encodings):
         cache_gap(built, seen, drawn, 3, what="positions between whole numbers")
-    if has_kernels():
-        fast = model(section, fast=True, **sizes).eval()(seen, drawn)
-        agree(fast, hidden, 1e-12, 1e-12, "the kernels change states between whole positions")
+    fast = model(section, fast=True, **sizes).eval()(seen, drawn)
+    agree(fast, hidden, 1e-12, 1e-12, "the kernels change states between whole positions")
     return f"rounding positions down changes states by {gap:.2g}"
 
 
@@ -386,10 +384,7 @@ def check_refused(built: Transformer) -> None:
 
 
 def fast_equals_plain(section: Section, **sizes: Any) -> str:
-    """With the kernels as without, in value and gradient, with dropout and at any positions."""
-    if not has_kernels():
-        raise NotClaimedError("pe_lab/kernels is missing")
-    trunk = {"dropout": 0.2}
-    fast, plain = (model(section, trunk=trunk, fast=f, **sizes) for f in (True, False))
+    """With the kernels as without, in value and gradient, at any positions."""
+    fast, plain = (model(section, fast=f, **sizes) for f in (True, False))
     places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, reach(fast.encodings))]
     return base.fast_equals_plain(fast, plain, tokens(2, TRAIN_LEN), places)

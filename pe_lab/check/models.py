@@ -41,7 +41,7 @@ from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import accelerate, has_kernels
+from pe_lab.train.kernels import use_kernels
 
 LENGTH, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
 """Tokens, positions, words, the separator and its place."""
@@ -65,7 +65,7 @@ def built(
     torch.manual_seed(seed + 1)
     model = cfg.build(Vocabulary(VOCAB, SEPARATOR, LENGTH, MAX_LEN), made)
     if fast:
-        accelerate(model)
+        use_kernels(model)
     for encoding in dict.fromkeys(made):
         move_parameters(encoding)
     torch.manual_seed(seed + 2)
@@ -194,8 +194,6 @@ def cached(section: Section) -> str:
 
 def fast_equals_plain(section: Section) -> str:
     """With the kernels as without, in value and gradient."""
-    if not has_kernels():
-        raise NotClaimedError("pe_lab/kernels is missing")
     pe = NONE if built(section, LEARNED) is None else LEARNED
     made = (built(section, pe, fast) for fast in (True, False))
     fast, plain = (model for model in made if model is not None)

@@ -24,7 +24,6 @@ from pe_lab.core.errors import PeLabError
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING
-from pe_lab.train.kernels import backends
 from pe_lab.train.plan import Plan
 from pe_lab.train.trainer import Trainer
 
@@ -88,13 +87,8 @@ def environment(
     threads: int,
     device: str,
     gpu_index: int | None = None,
-    attention: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Describe the program, its libraries and the machine.
-
-    Args:
-        attention: the backend of each kind of attention (``kernels.apply.backends``).
-    """
+    """Describe the program, its libraries and the machine."""
     versions = {}
     for name in ("pe-lab", "torch", "numpy", "hydra-core", "wandb"):
         with suppress(metadata.PackageNotFoundError):
@@ -111,7 +105,6 @@ def environment(
         "device": device,
         "gpu": torch.cuda.get_device_name(gpu_index) if device == "cuda" else None,
         "gpu_index": gpu_index,
-        "attention": attention,
         "host": socket.gethostname(),
     }
 
@@ -154,7 +147,7 @@ def count_flop(trainer: Trainer) -> float:
     return 6.0 * weights * (cfg.batch_size // cfg.accumulate) * trainer.plan.dims.train_len
 
 
-FACTS = ("git_revision", "versions", "gpu", "cpu_capability", "attention", *ROUNDING)
+FACTS = ("git_revision", "versions", "gpu", "cpu_capability", *ROUNDING)
 """The recorded facts on which the last digits depend."""
 
 
@@ -173,7 +166,7 @@ def record_start(
         "time": time.time(),
         "sweep": sweep,
         **_rounding_settings(plan.config),
-        **environment(torch.get_num_threads(), device.type, device.index, backends(trainer.model)),
+        **environment(torch.get_num_threads(), device.type, device.index),
         "code": _code_digests(plan.resolved),
         "contents": plan.task.contents(),
         "null_keys": sorted(plan.null_values),

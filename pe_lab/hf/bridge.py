@@ -7,7 +7,7 @@ D head width, N layers.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from pe_lab.models.attention import Attention
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
-from pe_lab.train.kernels import accelerate
+from pe_lab.train.kernels import use_kernels
 
 NAME = "pe_lab"
 """Of the attention function, of the key of config.json, and of what a layer of attention gets."""
@@ -57,7 +57,7 @@ class EncodedAttention(nn.Module):
         self.attention, self.layer = Attention(encoding, window), layer
         self.call: Call | None = None
         self.seen: tuple[Tensor, Tensor, Any, int] | None = None
-        accelerate(cast(Any, self))
+        use_kernels(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves follow the model, to half precision excepted: angles would be wrong in it."""

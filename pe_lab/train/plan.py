@@ -20,7 +20,7 @@ from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
 from pe_lab.train.encodings import build_encodings, refuse_encoding, refused, refused_positions
-from pe_lab.train.kernels import accelerate, check_backend
+from pe_lab.train.kernels import use_kernels
 from pe_lab.train.memory import check_sizes, sequences_of
 from pe_lab.train.origin import with_origin
 
@@ -77,7 +77,7 @@ class Plan:
             torch.manual_seed(torch_seed(seed, "weights"))
             model = self.model_config.build(vocabulary, encodings)
         if self.config.train.fast:
-            accelerate(model)
+            use_kernels(model)
         return model
 
 
@@ -87,7 +87,6 @@ def plan(config: Config) -> Plan:
     Raises:
         UsageError: the settings do not fit one another or this machine.
     """
-    check_backend()
     config, origin = with_origin(config)
     task = build_task(config.task)
     _check_length(config, task)

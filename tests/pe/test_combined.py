@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from agreement import attend_by_hooks
-from fast import plain
 from torch import Tensor
 from variants import (
     MAX_LEN,
@@ -17,12 +16,10 @@ from variants import (
     model,
     move_parameters,
     scattered,
-    sequential,
     tokens,
 )
 
 from docs.facts import parts
-from pe_lab.kernels import dispatch
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
@@ -337,33 +334,3 @@ def test_needs_the_whole_sequence_as_its_part_does() -> None:
 )
 def test_refused(given: list[Any], words: list[str]) -> None:
     assert_refused("combined", {"parts": parts(*given)}, words)
-
-
-@pytest.mark.parametrize(
-    ("given", "served"),
-    [
-        (["cope", "learned"], 3),
-        (["learned", {"pe": "cope", "layers": [1]}, {"pe": "alibi", "layers": [2]}], 1),
-        (["cope", "rope"], 3),
-        ([{"pe": "rope", "layers": [0]}, {"pe": "cope", "gates": "sep_keys", "every": 2}], 1),
-        ([{"pe": "cope", "combine": "relative"}, "rope"], 0),
-        (["cope", "alibi"], 0),
-        (["cope", "fox"], 0),
-        (["fox", "rope"], 0),
-    ],
-)
-def test_the_kernel_of_cope_computes_it_alone_or_beside_a_rotation(
-    given: list[Any], served: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its gates see q and k as they are, and it knows of no bias or term beside it."""
-    calls: list[str] = []
-    section = {**SECTIONS["combined"], "parts": parts(*given)}
-    combination, seen = model(section, n_layers=3), tokens(2, 7)
-    expected = combination(seen, sequential(7))
-    real = dispatch.attend
-    monkeypatch.setattr(dispatch, "attend", lambda x: calls.append(x.kind) or real(x))
-    assert torch.equal(combination(seen, sequential(7)), expected)
-    assert calls.count("cope") == served
-    torch.testing.assert_close(
-        plain(combination)(seen, sequential(7)), expected, rtol=1e-11, atol=1e-11
-    )

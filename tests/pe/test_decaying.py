@@ -14,7 +14,7 @@ from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from torch import Tensor
 from variants import SECTIONS, dims, model, scattered, sequential, tokens
 
-from pe_lab.kernels.fused import kernel_of
+from pe_lab.kernels import kernel_of
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe import path as module
 from pe_lab.train.encodings import build_encodings

@@ -26,7 +26,6 @@ from variants import (
 from docs import facts
 from pe_lab.check import base
 from pe_lab.check.base import accepted
-from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.core.instantiate import instantiate
 from pe_lab.explain.inspect import LayerTrace, trace_attention
 from pe_lab.models.gau import GAU, GAUConfig
@@ -131,9 +130,13 @@ def refused(attention: str, variants: dict[str, Section], **keys: Any) -> set[st
     }
 
 
-PLAIN = {"combined-parts=shaw+relative+cope", "rove", "rove-pairing=half"}
-"""Of those whose values must be as wide as keys: without a kernel."""
-WIDE = {"shaw", "cope-gates=values", *PLAIN}
+WIDE = {
+    "shaw",
+    "cope-gates=values",
+    "combined-parts=shaw+relative+cope",
+    "rove",
+    "rove-pairing=half",
+}
 NO_FEED_FORWARD = {"tape", "tape-width=5"}
 EXPONENTIAL = {
     "alibi", "hard_alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn", "longrope",
@@ -176,21 +179,17 @@ SERVING["path-rank=null"] = {**SECTIONS["path"], "rank": None}
 
 @pytest.mark.parametrize("section", SERVING.values(), ids=SERVING)
 def test_every_encoding(section: Section) -> None:
-    check(gau(section, dropout=0.2))
+    check(gau(section))
 
 
 @pytest.mark.parametrize("name", ["none", "rope", "t5", "cope", "path", "learned"])
 def test_squared_attention(name: str) -> None:
-    check(gau(SECTIONS[name], attention="relu2", dropout=0.2))
+    check(gau(SECTIONS[name], attention="relu2"))
 
 
 @pytest.mark.parametrize("name", ["rope", "alibi", "cope", *sorted(WIDE)])
 def test_values_as_wide_as_keys(name: str) -> None:
-    """Then the kernels of the encodings are used."""
-    built = gau(VARIANTS[name], head_width=32, norm_position="post", dropout=0.2)
-    assert any(layer.attention.kernel is not None for layer in built.layers) == (  # type: ignore[attr-defined]
-        name not in PLAIN
-    )
+    built = gau(VARIANTS[name], head_width=32, norm_position="post")
     check(built)
 
 
@@ -201,18 +200,6 @@ def check(built: GAU) -> None:
 
 
 # What it is beside the formula.
-
-
-def test_what_is_dropped_where() -> None:
-    unit: Any = gau(SECTIONS["none"]).layers[0]
-    x, drop = torch.randn(2, 5, 16), Drop(0.3, 77)
-    out, _ = unit(x, sequential(5), None, None, drop)
-    seen = unit.norm(x)
-    inputs = unit.attention.inputs(seen, sequential(5), None)
-    _, weights = unit.attention.weights(inputs.q_BHTD, inputs.k_BHSD, inputs)
-    mixed = (drop.at(1)(weights, attention_rows(weights)) @ inputs.v_BHSD)[:, 0]
-    branch = unit.out(unit.activation(unit.gate(seen)) * mixed)
-    torch.testing.assert_close(out, x + drop.at(2)(branch), rtol=1e-11, atol=1e-11)
 
 
 def test_an_encoding_that_enters_every_layer() -> None:

@@ -1,6 +1,5 @@
 """What every encoding of conf/pe must keep, how its parameters start; a new yaml is tested too."""
 
-import copy
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fast import accelerated, plain
 from numbers_task import Numbers
 from torch import Tensor
 from variants import (
@@ -30,10 +28,6 @@ from pe_lab.check import encodings
 from pe_lab.check.base import NotClaimedError, loss
 from pe_lab.check.suite import FIRST, OF_EACH_CHOICE
 from pe_lab.core.instantiate import instantiate
-from pe_lab.kernels import fused
-from pe_lab.pe.alibi import ALiBi
-from pe_lab.pe.base import AttentionInputs
-from pe_lab.pe.cope import CoPE
 from pe_lab.pe.positions import Positions
 from pe_lab.train.encodings import build_encodings
 
@@ -97,41 +91,6 @@ def test_the_last_layer_at_scored_positions_only(section: Section) -> None:
         for out in outs
     ]
     torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-11)
-
-
-def test_a_variant_does_not_inherit_what_stands_for_hooks_that_it_changes() -> None:
-    class Doubled(CoPE):
-        def logits(self, content: Tensor, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Tensor:
-            return 2 * CoPE.logits(self, content, q, k, inputs)
-
-    class Absolute(ALiBi):
-        def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
-            return -self.slopes[:, None, None] * pos_k[:, None, None].double()
-
-    class Renamed(CoPE):
-        pass
-
-    class MixedCoPE(type("Mixin", (), {"logits": Doubled.logits}), CoPE):  # type: ignore[misc]
-        pass
-
-    class MixedALiBi(type("Mixin", (), {"bias": Absolute.bias}), ALiBi):  # type: ignore[misc]
-        pass
-
-    served = {CoPE: True, Renamed: True, Doubled: False, MixedCoPE: False,
-              ALiBi: True, Absolute: False, MixedALiBi: False}  # fmt: skip
-    for variant, expected in served.items():
-        section = SECTIONS["cope" if issubclass(variant, CoPE) else "alibi"]
-        chosen = {k: v for k, v in section.items() if k != "_target_"}
-        built = plain(model(section))
-        for layer, block in enumerate(built.blocks):
-            block.attention.encoding = variant(dims().at_layer(layer), **chosen)  # type: ignore[union-attr]
-        fast = accelerated(copy.deepcopy(built))
-        for block in fast.blocks:
-            kernel = block.attention.kernel  # type: ignore[union-attr]
-            found = kernel is not None and kernel.terms in (fused.cope, fused.distance)
-            assert found == expected, variant
-        seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-        torch.testing.assert_close(fast(seen, pos), built(seen, pos), rtol=1e-12, atol=1e-12)
 
 
 @every_encoding

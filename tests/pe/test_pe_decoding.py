@@ -1,11 +1,9 @@
-"""Decoding with a key cache, attention by blocks of queries, and facts shared by layers."""
+"""Decoding with a key cache, and facts shared by layers."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from fast import plain
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -15,7 +13,6 @@ from variants import (
     TRAIN_LEN,
     VARIANTS,
     Section,
-    in_pieces,
     model,
     scattered,
     sequential,
@@ -24,9 +21,6 @@ from variants import (
 )
 
 from pe_lab.check import encodings
-from pe_lab.check.base import fast_equals_plain
-from pe_lab.kernels import apply, dispatch
-from pe_lab.kernels.apply import FastAttention, accelerate, by_blocks
 from pe_lab.models.config import LayerConfig
 from pe_lab.pe import path
 from pe_lab.pe.functional import consecutive, span
@@ -50,30 +44,11 @@ def test_path_over_several_chunks(name: str, length: int) -> None:
     encodings.cache_gap(built, tokens(2, length), sequential(length), length - 20, 17)
 
 
-@pytest.mark.parametrize("backend", ["cpu", dispatch.RECOMPUTE, dispatch.EAGER, None])
-@pytest.mark.parametrize(
-    "name", ["cope", "cope-gates=sep_keys", "cope-combine=rope", "combined", "alibi", "rope"]
-)
-def test_on_every_backend(name: str, backend: str | None) -> None:
-    """Kernels are made for the last queries of more keys too; CoPE's sum of gates runs from each
-    query back, whatever the queries before it were."""
-    n = 40
-    built = model(VARIANTS[name], train_len=20, max_len=n).eval()
-    seen, pos = tokens(2, n), sequential(n)
-    with torch.no_grad():
-        with dispatch.only(dispatch.EAGER):
-            whole = built(seen, pos)
-        with dispatch.only(backend) if backend else nullcontext():
-            steps = in_pieces(built, seen, pos, 1, 1, 1, 2, 31)
-    torch.testing.assert_close(steps, whole, rtol=1e-10, atol=1e-10)
-
-
 def test_rotated_keys_belong_to_their_sequence() -> None:
     """Two sequences decoded in turn, one a token ahead, by layers that rotate differently."""
     built = model(SECTIONS["rope"]).eval()
     other = model({**SECTIONS["rope"], "base": 50.0})
     built.blocks[1].attention.encoding = other.encodings[1]  # type: ignore[union-attr]
-    accelerate(built)
     seen = tokens(2, TRAIN_LEN)
     places = [sequential(TRAIN_LEN), sequential(TRAIN_LEN, 5)]
     whole = [built(seen, pos) for pos in places]
@@ -146,7 +121,7 @@ def cost(section: Section, context: int) -> tuple[int, int]:
     """Of the next token after so many, in a model trained at that length."""
     built = model(section, train_len=context, max_len=257).eval()
     seen, pos, cache = tokens(1, context + 1), sequential(context + 1), built.empty_cache()
-    with torch.no_grad(), dispatch.only(dispatch.EAGER):
+    with torch.no_grad():
         built(seen[:, :-1], pos[:, :-1], cache)
         with Made() as made:
             built(seen[:, -1:], pos, cache)
@@ -160,49 +135,6 @@ def test_a_token_costs_in_proportion_to_the_context(name: str) -> None:
     costs = [cost(SECTIONS[name], context) for context in (64, 128, 256)]
     for short, middle, long in zip(*costs, strict=True):
         assert long - middle <= 2.2 * (middle - short)
-
-
-NAMES = [*SECTIONS, "cope-combine=rope", "cope-gates=sep_keys", "cope-gates=values"]
-ACROSS_QUERIES = ("dynamic_ntk", "longrope", "tape")
-"""A query's weights depend on other queries: no block of queries can be computed by itself."""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_equals_the_whole(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """In value and gradient, with dropout; with blocks of five queries, the last of two."""
-    built = model(VARIANTS[name], trunk={"dropout": 0.2})
-    by_row = all(block.attention.row_by_row for block in built.blocks)  # type: ignore[union-attr]
-    assert by_row == (name not in ACROSS_QUERIES)
-    if not by_row:
-        return
-    monkeypatch.setattr(apply, "BLOCK", 5 * 2 * 2 * TRAIN_LEN)
-    for block in built.blocks:
-        # PyTorch's fused attention would be used before it.
-        block.attention.sdpa = False  # type: ignore[union-attr]
-    places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)]
-    with dispatch.only(dispatch.RECOMPUTE):
-        fast_equals_plain(built, plain(built), tokens(2, TRAIN_LEN), places, loose=10)
-
-
-def test_what_is_kept_grows_with_the_length() -> None:
-    """No (T, S) matrix is kept for the backward pass."""
-    sizes = []
-    for length in (256, 512):
-        built = model(SECTIONS["cope"], train_len=length, max_len=length, n_layers=1)
-        attention = built.blocks[0].attention
-        assert isinstance(attention, FastAttention)
-        kept: dict[int, int] = {}
-
-        def pack(x: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
-            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-            return x
-
-        inputs = attention.inputs(torch.randn(1, length, 16), sequential(length), None)
-        q, k = inputs.q_BHTD, inputs.k_BHSD
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            by_blocks(attention, q, k, inputs, None)
-        sizes.append(sum(kept.values()))
-    assert sizes[1] <= 2.1 * sizes[0]
 
 
 class Reads(TorchDispatchMode):

@@ -1,11 +1,10 @@
-// The arguments from pe_lab/kernels/cpu/distance.py, and one head of both passes.
+// The arguments from pe_lab/kernels/distance.py, and one head of both passes.
 #pragma once
 
 #include "blocks.h"
 #include "causal.h"
 #include "dropout.h"
 #include "parallel.h"
-#include "rotary.h"
 #include "softmax.h"
 
 struct Distance {
@@ -16,29 +15,17 @@ struct Distance {
   Dropout drop;
   Strided q, k, v, out;
   void *largest, *sum;  // (batch, heads, queries): of the logits / ln 2; of 2^(that - largest)
-  const void* bias;     // (heads, bias_stride), by distance; null: none
-  int64_t bias_stride;
-  Rotary rotary_q, rotary_k;  // rotations of queries and keys; null: none
-  // Null where no gradient is needed. Several parts of a head may add to one query: grad_q has room
-  // for each part, and grad_bias is (parts, batch, heads, keys).
+  const void* bias;     // (heads, keys), by distance; null: none
+  const void* kept;     // distance_kept.h, (batch, heads, keys); null: none
+  // Several parts of a head may add to one query: grad_q has room for each part, and grad_bias is
+  // (parts, batch, heads, keys).
   Strided grad_out, grad_q, grad_k, grad_v;
-  void* grad_bias;
-  // distance_terms.h; null: none. Gradients of the tables are (parts, batch, heads, keys, width).
-  const void* kept;   // (batch, heads, keys)
-  const void* pairs;  // (heads, keys, queries rounded up to blocks)
-  Strided key_table, query_table, value_table;
-  void *grad_kept, *grad_pairs;
-  Strided grad_key_table, grad_query_table, grad_value_table;
+  void *grad_bias, *grad_kept;
   // distance_carried.h; null: none. The first query is the first token of a chunk.
   const void *products;  // (batch, heads, chunks, width, width)
   const void *diagonal;  // (batch, heads, queries, CHUNK)
   void *grad_products;   // (parts, batch, heads, chunks, width, width)
   void *grad_diagonal;   // (batch, heads, queries, CHUNK)
-  // distance_far.h, forward only: the distance from which on keys are far, 0: none is; rotations of
-  // far queries and of far keys, null: these stay as they are. Then rotary_q and rotary_k are there.
-  int64_t near;
-  Rotary far_q, far_k;
-  int64_t remainder;  // stick_breaking.cpp: 1: what is left of a stick is the weight of the query's token
 };
 
 // One head of one sequence: its keys and values, and the current block of queries. Logits are to
@@ -50,7 +37,7 @@ struct Head {
   const long stride;  // of a row of keys, padded to whole vectors
   const long offset;  // index of the first query among the keys
   long b = 0, h = 0;
-  Scratch<T> k, v, bias, rotated, query_columns;
+  Scratch<T> k, v, bias, query_columns;
   Scratch<uint32_t> hashed;
 
   explicit Head(const Distance& p)
@@ -60,24 +47,18 @@ struct Head {
         k(p.keys * stride),
         v(p.keys * stride),
         bias(p.keys + 2 * BLOCK),
-        rotated(BLOCK * stride),
         query_columns(p.width * BLOCK),
         hashed(BLOCK) {}
 
   void enter(long head) {
     b = head / p.heads;
     h = head % p.heads;
-    const T* const keys = p.k.row<T>(b, h, 0);
-    if (p.rotary_k.factors.data == nullptr || stride != p.width)
-      copy_rows(keys, p.k.token, p.keys, p.width, T(1), k + 0, stride);
-    if (p.rotary_k.factors.data != nullptr)
-      rotate_rows(p.rotary_k, b, h, 0, false, T(1), p.keys, p.width, keys, p.k.token, k + 0,
-                  stride);
+    copy_rows(p.k.row<T>(b, h, 0), p.k.token, p.keys, p.width, T(1), k + 0, stride);
     copy_rows(p.v.row<T>(b, h, 0), p.v.token, p.keys, p.width, T(1), v + 0, stride);
     // Masked and padding lanes read beyond both ends.
     std::fill_n(bias + 0, p.keys + 2 * BLOCK, T(0));
     if (p.bias != nullptr)
-      copy_row(static_cast<const T*>(p.bias) + h * p.bias_stride, p.keys, T(LOG2_E), bias + BLOCK);
+      copy_row(static_cast<const T*>(p.bias) + h * p.keys, p.keys, T(LOG2_E), bias + BLOCK);
   }
 
   long count(long query) const { return std::min<long>(BLOCK, p.queries - query); }
@@ -87,14 +68,8 @@ struct Head {
     long stride;
   };
 
-  // The queries, rotated.
   Rows enter_queries(long query) {
-    Rows rows{p.q.row<T>(b, h, query), p.q.token};
-    if (p.rotary_q.factors.data != nullptr) {
-      rotate_rows(p.rotary_q, b, h, query, false, T(1), count(query), p.width, rows.first,
-                  rows.stride, rotated + 0, stride);
-      rows = {rotated, stride};
-    }
+    const Rows rows{p.q.row<T>(b, h, query), p.q.token};
     copy_transposed(rows.first, rows.stride, count(query), p.width, T(p.softmax_scale * LOG2_E),
                     query_columns + 0, BLOCK);
     const uint32_t row = (b * p.heads + h) * p.keys + offset + query;
@@ -119,14 +94,10 @@ struct Head {
 // Every head of every sequence by a pass, forward or backward.
 template <class Pass>
 int in_every_head(const Distance& p) {
-  // All sequences add to the gradient of one bias of pairs.
-  const long together = p.grad_pairs != nullptr ? std::max<long>(1, p.batch) : 1;
   const auto worker = [&](Tasks& tasks) {
     Pass pass(p);
-    for (long task; (task = tasks.next()) >= 0;)
-      for (long b = 0; b < together; ++b)
-        pass.head(b * p.heads + task / p.parts, task % p.parts);
+    for (long task; (task = tasks.next()) >= 0;) pass.head(task / p.parts, task % p.parts);
   };
   const Pool pool{p.fork, static_cast<int>(p.threads)};
-  return in_parallel(pool, p.batch / together * p.heads * p.parts, worker) ? 0 : 1;
+  return in_parallel(pool, p.batch * p.heads * p.parts, worker) ? 0 : 1;
 }

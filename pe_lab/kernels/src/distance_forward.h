@@ -2,8 +2,7 @@
 
 #include "distance_problem.h"
 #include "distance_carried.h"
-#include "distance_far.h"
-#include "distance_terms.h"
+#include "distance_kept.h"
 
 // Online softmax (Milakov & Gimelshein 2018): for each block of queries, blocks of keys update the
 // running maximum and sum, and the output is rescaled where the maximum grows.
@@ -12,9 +11,8 @@ class DistanceForward {
   static constexpr long N = Lanes<T>::count;
   const Distance& p_;
   Head<T> head_;
-  Terms<T> terms_;
+  Kept<T> kept_;
   Carried<T> carried_;
-  Far<T> far_;
   typename Head<T>::Rows queries_{};
   Scratch<T> weights_{BLOCK * BLOCK}, largest_{BLOCK}, sum_{BLOCK}, rescale_{BLOCK}, out_;
 
@@ -22,9 +20,8 @@ class DistanceForward {
   explicit DistanceForward(const Distance& p)
       : p_(p),
         head_(p),
-        terms_(p, head_),
+        kept_(p, head_),
         carried_(p, head_, false),
-        far_(p, head_),
         out_(BLOCK * head_.stride) {}
 
   void head(long number, long part) {
@@ -32,17 +29,16 @@ class DistanceForward {
     for (long query = part * BLOCK; query < p_.queries; query += p_.parts * BLOCK) queries(query);
   }
 
+ private:
   void enter(long number) {
     head_.enter(number);
-    terms_.enter();
+    kept_.enter();
     if (carried_.there()) carried_.enter(false);
-    if (far_.there()) far_.enter();
   }
 
   void enter_queries(long query) {
     queries_ = head_.enter_queries(query);
     if (carried_.there()) carried_.enter_queries(query, queries_.first, queries_.stride);
-    if (far_.there()) far_.enter_queries(query);
     // Not minus infinity: a difference of infinities would be NaN.
     std::fill_n(largest_ + 0, BLOCK, std::numeric_limits<T>::lowest());
     std::fill_n(sum_ + 0, BLOCK, T(0));
@@ -50,23 +46,19 @@ class DistanceForward {
   }
 
   // The logits of a block, to the base 2, without the bias by distance.
-  T* compare(const BlockPair<T>& pair, long query, long key) {
+  void compare(const BlockPair<T>& pair, long query, long key) {
     if (carried_.there())
       carried_.compare(pair, query, key, weights_);
-    else if (far_.there())
-      far_.compare(pair, key, weights_);
     else
       pair.compare(head_.k + key * head_.stride, p_.width, head_.stride, head_.query_columns,
                    weights_);
-    terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
-    return weights_;
+    kept_.add(pair, query, key, weights_);
   }
 
   // What they add to the output.
   void average(const BlockPair<T>& pair, long key) {
     if (weigh(pair, key)) rescale(pair.queries);
     pair.gather(weights_, head_.v + key * head_.stride, head_.stride, out_);
-    terms_.add_values(pair, weights_, out_);
   }
 
   void finish(long query) {
@@ -78,7 +70,6 @@ class DistanceForward {
     std::copy_n(sum_ + 0, count, static_cast<T*>(p_.sum) + head_.at(query));
   }
 
- private:
   void queries(long query) {
     const long count = head_.count(query), index = head_.offset + query;
     enter_queries(query);

@@ -1,4 +1,4 @@
-// The arguments from pe_lab/kernels/cpu/cope.py, and helpers of both passes.
+// The arguments from pe_lab/kernels/cope.py, and helpers of both passes.
 //
 // Softmax and gates use powers of two: queries are scaled by log2(e) / sqrt(D), and all logits here
 // are to the base 2.

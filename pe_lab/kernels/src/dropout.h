@@ -1,4 +1,8 @@
-// Dropout with the mask of pe_lab/core/dropout.py, bit for bit.
+// Dropout whose mask is a hash of a key, a row and a column, so that the backward pass computes it
+// again instead of keeping it:
+//   row_r   = mix(mix(r + low) + high)
+//   kept_rc = mix(row_r + c * 0x9e3779b9) >> 8 >= round(p * 2^24)
+// ``mix`` is Wellons' "lowbias32".
 #pragma once
 
 #include "simd.h"
@@ -8,9 +12,8 @@ struct Dropout {
   uint32_t threshold;  // round(p 2^24); 0: nothing is dropped
   double scale;        // 1 / (1 - p)
 
-  // Comparing whole hashes saves the shift by 8. (Where p rounds to 1, one element in 2^32 is
-  // kept.)
-  uint32_t first_kept() const { return threshold < 1u << 24 ? threshold << 8 : UINT32_MAX; }
+  // Comparing whole hashes saves the shift by 8.
+  uint32_t first_kept() const { return threshold << 8; }
 };
 
 // A hash of a 32-bit number, or of a vector of them.
@@ -35,8 +38,4 @@ template <class T, class Columns>
 inline Integers<T> kept(const Dropout& drop, Hashes<T> hashed, Columns columns) {
   const Hashes<T> bits = mix<Hashes<T>>(hashed + columns * 0x9e3779b9u);
   return __builtin_convertvector(bits >= drop.first_kept(), Integers<T>);
-}
-
-inline bool kept(const Dropout& drop, uint32_t hashed_row, uint32_t column) {
-  return mix(hashed_row + column * 0x9e3779b9u) >= drop.first_kept();
 }

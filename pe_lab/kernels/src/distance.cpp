@@ -7,12 +7,8 @@
 // 0, or 1 if there was too little memory.
 extern "C" {
 int distance_forward_float(const Distance* p) { return in_every_head<DistanceForward<float>>(*p); }
-int distance_forward_double(const Distance* p) {
-  return in_every_head<DistanceForward<double>>(*p);
-}
-int distance_backward_float(const Distance* p) {
-  return in_every_head<DistanceBackward<float>>(*p);
-}
+int distance_forward_double(const Distance* p) { return in_every_head<DistanceForward<double>>(*p); }
+int distance_backward_float(const Distance* p) { return in_every_head<DistanceBackward<float>>(*p); }
 int distance_backward_double(const Distance* p) {
   return in_every_head<DistanceBackward<double>>(*p);
 }

@@ -2,7 +2,7 @@
 
 #include "distance_problem.h"
 #include "distance_carried.h"
-#include "distance_terms.h"
+#include "distance_kept.h"
 
 // Sums the gradients of a bias by distance. Neighbouring lanes are neighbouring queries, so a
 // vector holds neighbouring distances; keys are distributed over as many tables as a vector has
@@ -44,9 +44,8 @@ template <class T>
 class DistanceBackward {
   static constexpr long N = Lanes<T>::count;
   const Distance& p_;
-  const bool through_logits_;
   Head<T> head_;
-  Terms<T> terms_;
+  Kept<T> kept_;
   Carried<T> carried_;
   typename Head<T>::Rows queries_{};
   Scratch<T> weights_{BLOCK * BLOCK}, slopes_{BLOCK * BLOCK}, largest_{BLOCK}, through_sum_{BLOCK};
@@ -56,12 +55,8 @@ class DistanceBackward {
  public:
   explicit DistanceBackward(const Distance& p)
       : p_(p),
-        through_logits_(p.grad_q.data != nullptr || p.grad_k.data != nullptr ||
-                        p.grad_bias != nullptr || p.grad_kept != nullptr ||
-                        p.grad_pairs != nullptr || p.grad_key_table.data != nullptr ||
-                        p.grad_query_table.data != nullptr || p.grad_products != nullptr),
         head_(p),
-        terms_(p, head_),
+        kept_(p, head_),
         carried_(p, head_, true),
         query_rows_(BLOCK * head_.stride),
         grad_out_rows_(BLOCK * head_.stride),
@@ -77,9 +72,10 @@ class DistanceBackward {
     finish(number, part);
   }
 
+ private:
   void enter(long number) {
     head_.enter(number);
-    terms_.enter();
+    kept_.enter();
     if (carried_.there()) carried_.enter(true);
     std::fill_n(grad_k_ + 0, p_.keys * head_.stride, T(0));
     std::fill_n(grad_v_ + 0, p_.keys * head_.stride, T(0));
@@ -93,61 +89,49 @@ class DistanceBackward {
   }
 
   // The logits of a block, to the base 2, without the bias by distance.
-  T* compare(const BlockPair<T>& pair, long query, long key) {
+  void compare(const BlockPair<T>& pair, long query, long key) {
     const long stride = head_.stride;
     if (carried_.there())
       carried_.compare(pair, query, key, weights_);
     else
       pair.compare(head_.k + key * stride, p_.width, stride, head_.query_columns, weights_);
-    terms_.add(pair, query, key, queries_.first, queries_.stride, weights_);
-    return weights_;
+    kept_.add(pair, query, key, weights_);
   }
 
-  // Replaces them by dropped weights; returns the gradients of the logits.
-  T* differentiate(const BlockPair<T>& pair, long query, long key) {
+  // Replaces them by dropped weights, and computes the gradients of the logits.
+  void differentiate(const BlockPair<T>& pair, long query, long key) {
     const long stride = head_.stride;
-    if (through_logits_) {
-      pair.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
-      terms_.add_slopes(pair, grad_out_rows_, slopes_);
-    }
+    pair.compare(head_.v + key * stride, p_.width, stride, grad_out_columns_, slopes_);
     for (long vector = 0; vector < BLOCK / N; ++vector) differentiate(pair, query, key, vector);
-    return slopes_;
   }
 
   // What both give to the gradients.
   void accumulate(const BlockPair<T>& pair, long query, long key) {
     const long stride = head_.stride;
-    if (p_.grad_v.data != nullptr)
-      pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
+    pair.scatter(weights_, grad_out_rows_, stride, grad_v_ + key * stride);
     if (carried_.there()) {
       carried_.differentiate(pair, query, key, slopes_, grad_k_);
     } else {
-      if (p_.grad_k.data != nullptr)
-        pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
-      if (p_.grad_q.data != nullptr)
-        pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
+      pair.scatter(slopes_, query_rows_, stride, grad_k_ + key * stride);
+      pair.gather(slopes_, head_.k + key * stride, stride, grad_q_);
     }
-    terms_.differentiate(pair, query, key, weights_, slopes_, query_rows_, grad_out_rows_, grad_q_,
-                         grad_k_);
+    kept_.differentiate(pair, key, slopes_);
   }
 
   void finish_queries(long query, long part) {
     if (carried_.there()) carried_.finish(query, grad_q_);
-    if (p_.grad_q.data != nullptr)
-      write(p_.grad_q, p_.rotary_q, query, head_.count(query), part, T(p_.softmax_scale),
-            grad_q_ + 0);
+    write(p_.grad_q, query, head_.count(query), part, T(p_.softmax_scale), grad_q_ + 0);
   }
 
   void finish(long number, long part) {
     for (long key = part * BLOCK; key < p_.keys; key += p_.parts * BLOCK) write_keys(key);
-    terms_.write(part);
+    kept_.write(part);
     carried_.write(part);
     if (p_.grad_bias != nullptr)
       grad_bias_.sum(head_.offset % N, static_cast<T*>(p_.grad_bias) +
                                            (part * p_.batch * p_.heads + number) * p_.keys);
   }
 
- private:
   void queries(long query, long part) {
     const long count = head_.count(query), index = head_.offset + query;
     enter_queries(query);
@@ -215,20 +199,14 @@ class DistanceBackward {
 
   void write_keys(long first) {
     const long count = std::min(BLOCK, p_.keys - first), at = first * head_.stride;
-    if (p_.grad_k.data != nullptr)
-      write(p_.grad_k, p_.rotary_k, first, count, 0, T(1), grad_k_ + at);
-    if (p_.grad_v.data != nullptr) write(p_.grad_v, Rotary{}, first, count, 0, T(1), grad_v_ + at);
+    write(p_.grad_k, first, count, 0, T(1), grad_k_ + at);
+    write(p_.grad_v, first, count, 0, T(1), grad_v_ + at);
   }
 
-  // Store factor times rows, rotated back, from token t on.
-  void write(const Strided& to, const Rotary& rotary, long t, long count, long part, T factor,
-             const T* rows) {
+  // Store factor times rows, from token t on.
+  void write(const Strided& to, long t, long count, long part, T factor, const T* rows) {
     T* const out = to.template row<T>(head_.b, head_.h, t, part);
-    if (rotary.factors.data != nullptr)
-      rotate_rows(rotary, head_.b, head_.h, t, true, factor, count, p_.width, rows, head_.stride,
-                  out, to.token);
-    else
-      for (long r = 0; r < count; ++r)
-        copy_row(rows + r * head_.stride, p_.width, factor, out + r * to.token);
+    for (long r = 0; r < count; ++r)
+      copy_row(rows + r * head_.stride, p_.width, factor, out + r * to.token);
   }
 };

@@ -11,40 +11,41 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pe_lab.kernels.cpu.call import Problem, Strided, by_token, call, check, contiguous_rows
-from pe_lab.kernels.cpu.distance import CARRIED
-from pe_lab.kernels.requests import Path
+from pe_lab.kernels import build
+from pe_lab.kernels.call import Dropout, Problem, Strided, by_token, call, contiguous_rows
+from pe_lab.kernels.distance import DISTANCE
+from pe_lab.pe.base import AttentionInputs
+from pe_lab.pe.path import PaTH
 
 CHUNK = 16
 """Tokens, as in path_chunk.h and distance_carried.h."""
 
 
-def attend(request: Path) -> Tensor:
-    """The kernel of ``Path``, (B, H, T, D). Memory grows with T + S.
+def attend(
+    encoding: PaTH, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Dropout
+) -> Tensor | None:
+    """The averaged values, (B, H, T, D).
 
     One kernel computes, as ``path_logits``, what each query is at the edge of its chunk and each
     key at that of its own, the matrix by which a chunk multiplies the queries that pass it, and the
     logits within; the one by distance does the rest.
     """
-    q, k, v, w, beta, kept = (
-        request.q, request.k, request.v, request.w_BHSD, request.beta_BHS, request.kept_BHS
-    )  # fmt: skip
-    of_keys = tuple(k.shape[:3])
-    check(request, w=(w, tuple(k.shape)), beta=(beta, of_keys), kept=(kept, of_keys))
-    if q.numel() == 0:
-        others = (x for x in (k, v, w, beta, kept) if x is not None)
-        return 0 * sum((x.sum() for x in others), q)
-    before = (k.shape[2] - q.shape[2]) % CHUNK
+    if build.library("path_chunks") is None:
+        return None
+    w, beta = encoding.reflections(inputs, q.dtype)
+    kept, v = encoding.kept(inputs, q.dtype), inputs.v_BHSD
     edge_q, edge_k, products, logits = WithinChunks.apply(q, k, w, beta)
-    of = {"kept": kept, "products": products, "diagonal": logits}
-    out = CARRIED.attend((request.drop, None), q=edge_q, k=edge_k, v=v, **of)
-    if before == 0:
+    out = DISTANCE.attend(
+        drop, q=edge_q, k=edge_k, v=v, kept=kept, products=products, diagonal=logits
+    )
+    before = (k.shape[2] - q.shape[2]) % CHUNK
+    if before == 0 or out is None:
         return out
     # Laid out by tokens, as the output projection reads it.
     return out[:, :, before:].transpose(1, 2).contiguous().transpose(1, 2)
 
 
-class _ChunkProblem(Problem):
+class ChunkProblem(Problem):
     """path_chunk.h."""
 
     _fields_ = (
@@ -76,7 +77,7 @@ class WithinChunks(torch.autograd.Function):
         edge_q, edge_k = by_token(b, h, queries, d, like=q), by_token(*k.shape, like=k)
         products = q.new_empty(b, h, -(-s // CHUNK), d, d)
         logits = q.new_empty(b, h, queries, CHUNK)
-        _run(q, k, w, beta, edge_q=edge_q, edge_k=edge_k, products=products, logits=logits)
+        run(q, k, w, beta, edge_q=edge_q, edge_k=edge_k, products=products, logits=logits)
         ctx.save_for_backward(q, k, w, beta)
         return edge_q, edge_k, products, logits
 
@@ -88,15 +89,15 @@ class WithinChunks(torch.autograd.Function):
         products, logits = (x.contiguous() for x in grads[2:])
         grad_q, grad_k, grad_w = (by_token(*x.shape, like=x) for x in (q, k, w))
         grad_beta = torch.empty_like(beta)
-        _run(
+        run(
             q, k, w, beta, edge_q=edge_q, edge_k=edge_k, products=products, logits=logits,
             grad_q=grad_q, grad_k=grad_k, grad_w=grad_w, grad_beta=grad_beta,
         )  # fmt: skip
         return grad_q, grad_k, grad_w, grad_beta
 
 
-def _run(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, **others: Tensor) -> None:
+def run(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, **others: Tensor) -> None:
     (b, h, t, d), s = q.shape, k.shape[2]
-    problem = _ChunkProblem(b, h, t, s, d, s - others["edge_q"].shape[2], d**-0.5)
+    problem = ChunkProblem(b, h, t, s, d, s - others["edge_q"].shape[2], d**-0.5)
     problem.fill(q=q, k=k, w=w, beta=beta, **others)
     call("path_chunks", "path_chunks", q.dtype, problem)
