@@ -88,21 +88,25 @@ def folder_of(plan: Plan) -> RunFolder:
 
 
 def run(
-    plan: Plan, overrides: Sequence[str] = (), place: SweepPlace | None = None
+    plan: Plan,
+    overrides: Sequence[str] = (),
+    place: SweepPlace | None = None,
+    wait_s: float = 0.0,
 ) -> dict[str, Any]:
     """Do the run, or what is left of it, and return its summary.
 
     Args:
         overrides: of the command line, recorded with the run.
         place: in a sweep; None: a run by itself.
+        wait_s: how long to wait for the folder while another process is writing it.
 
     Raises:
-        HeldError: another process is at it.
+        HeldError: another process is still writing it.
         PeLabError: it failed; the folder's status says so.
         Interrupted: a signal came; the checkpoint is written.
     """
     folder = folder_of(plan)
-    with folder.lock():
+    with folder.lock(wait_s):
         if plan.config.force and (aside := folder.set_aside()):
             logger.info("force=true: what was there is now %s", aside)
         summary = folder.summary()

@@ -19,7 +19,7 @@ from pe_lab.results.suite import AGAIN, DEFAULT, TUNING, Suite
 from pe_lab.suite.runs import Base, Composer, Known, Phases, SuiteRun
 from pe_lab.suite.tables import Row, Stage, closing_table, plan_table
 from pe_lab.suite.work import Work
-from pe_lab.sweeps.jobs import Progress, launch_all
+from pe_lab.sweeps.jobs import launch_all, printing_progress
 from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.sweep import Sweep, conclude
 
@@ -341,7 +341,7 @@ class Runner:
         console().print(f"{stage.task}, {stage.phase}: {counted(len(missing), 'run')} to do")
         began = time.monotonic()
         try:
-            with Progress(missing, len(jobs)).shown():
+            with printing_progress(missing, len(jobs)):
                 launch_all(missing, sweep.launch(jobs, until))
         finally:
             stage.wall_s += time.monotonic() - began

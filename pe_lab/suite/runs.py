@@ -72,9 +72,7 @@ class SuiteRun:
         """The same as a job of a sweep, with its present state."""
         words = replace_mappings(list(self.words))
         done = (self.folder.path / "summary.json").exists()
-        job = Job(number, words, {}, str(self), self.folder, done, self.steps)
-        job.status_before = job.status()
-        return job
+        return Job(number, words, {}, str(self), self.folder, done, self.steps)
 
 
 @dataclass(frozen=True)

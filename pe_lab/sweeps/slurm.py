@@ -24,20 +24,13 @@ POLL_INTERVAL_S = 5.0
 
 
 def check_slurm() -> None:
-    """UsageError where there is no SLURM; a warning where it has no accounting."""
+    """UsageError where there is no SLURM."""
     for name in ("sbatch", "srun", "squeue", "scancel", "sacct"):
         if shutil.which(name) is None:
             raise UsageError(
                 f"hydra/launcher=slurm needs {name}, which is not on the PATH: start the line on a "
                 "machine that submits to SLURM, or leave the launcher out"
             )
-    accounts = subprocess.run(["sacct", "--noheader"], capture_output=True, text=True)
-    if accounts.returncode != 0:
-        logger.warning(
-            "sacct does not answer (%s): should a job be killed, this line waits on; stop it with "
-            "Ctrl-C and give it again",
-            _last_line(accounts.stderr),
-        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 import socket
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime
 from pathlib import Path
@@ -37,14 +37,10 @@ from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
     Job,
-    Launch,
-    Progress,
-    best,
     closing_table,
     launch_all,
     make_jobs,
-    over_seeds,
-    unfinished,
+    printing_progress,
 )
 from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.worker import SweepJob
@@ -100,22 +96,22 @@ class Sweep:
                 # Its workers would wait for more, for minutes.
                 get_reusable_executor(reuse=True).shutdown(wait=True)
 
-    def launch(self, jobs: Sequence[Job], until: float | None = None) -> Launch:
+    def launch(
+        self, jobs: Sequence[Job], until: float | None = None
+    ) -> Callable[[Sequence[Job]], None]:
         """A function that launches some of these jobs and sets how they ended.
 
         Args:
             until: the time (seconds since the epoch) from which no job is begun.
         """
 
-        def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+        def launch(batch: Sequence[Job]) -> None:
             job = SweepJob(
                 sweep=self.name,
                 pool=self.pool,
                 numbers=[job.number for job in batch],
-                total=len(jobs),
                 labels=[job.label for job in jobs],
                 begun=frozenset(job.number for job in batch if job.has_begun()),
-                wait_for_locks=wait_for_locks,
                 until=until,
             )
             launcher: Any = Plugins.instance().instantiate_launcher(
@@ -141,7 +137,7 @@ def multirun(
     """Do all jobs of a sweep.
 
     Args:
-        tables: print what is to be done and the closing tables.
+        tables: print what is to be done and the closing table.
 
     Raises:
         PeLabError: not all of it is finished.
@@ -149,21 +145,18 @@ def multirun(
     """
     check_launcher(composed[0])
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
-    jobs = make_jobs(plans, words, swept(as_typed(args.overrides)))
+    jobs = make_jobs(plans, words, swept_keys(as_typed(args.overrides)))
     missing = [job for job in jobs if job.missing]
-    done = sum(job.finished_before for job in jobs)
     all_jobs = counted(len(jobs), "job")
     if tables:
+        done = sum(job.finished_before for job in jobs)
         console().print(all_jobs + (f", {done} of them finished before" if done else ""))
-    pairs = [*zip(jobs, plans, strict=True)]
-    finished = [(job, plan) for job, plan in pairs if job.finished_before]
-    _print_differences(finished)
-    _warn_once([(job, plan) for job, plan in pairs if job.missing])
+    _print_notes(jobs, plans)
     ended: Exception | Interrupted | None = None
     if missing:
         sweep = Sweep(args, plans[0].config.runs_dir)
         try:
-            with sweep.running(), Progress(missing, len(jobs)).shown():
+            with sweep.running(), printing_progress(missing, len(jobs)):
                 launch_all(missing, sweep.launch(jobs), sweep.cfg.hydra.sweeper.max_batch_size)
         except (Exception, Interrupted) as error:
             ended = error
@@ -171,16 +164,29 @@ def multirun(
     table, counts = closing_table(jobs, outcomes)
     if tables:
         console().print(table)
-        over_seeds(jobs)
-        if (lowest := best(jobs, outcomes)) is not None:
-            print_next_commands(lowest.folder, plans[0].config.runs_dir)
+        print_next_commands(jobs[0].folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
-    left = unfinished(counts)
+    left = ", ".join(f"{counts[state]} {state}" for state in UNFINISHED if counts[state])
     conclude(ended, again, f"; {left} of {all_jobs}")
     if left:
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
+
+
+def _print_notes(jobs: Sequence[Job], plans: Sequence[Plan]) -> None:
+    """Print each warning once, and how many finished runs were made with other settings."""
+    warnings: dict[str, None] = {}
+    differences = Counter[str]()
+    for job, plan in zip(jobs, plans, strict=True):
+        if job.finished_before:
+            differences[differences_of(job.folder, plan)] += 1
+        elif job.missing:
+            warnings |= dict.fromkeys(warnings_about(plan))
+    notes = [f"{n} of the finished runs {note}; force=true runs them again"
+             for note, n in differences.items() if note]  # fmt: skip
+    for note in (*notes, *warnings):
+        console().print(note, soft_wrap=True)
 
 
 def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") -> None:
@@ -201,22 +207,6 @@ def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") 
         raise RunError(f"the launcher failed: {sentence(ended)}{left}") from ended
 
 
-def _warn_once(missing: Sequence[tuple[Job, Plan]]) -> None:
-    """Print each warning once, however many jobs it concerns."""
-    warnings = (message for _, plan in missing for message in warnings_about(plan))
-    for message in dict.fromkeys(warnings):
-        console().print(message, soft_wrap=True)
-
-
-def _print_differences(finished: Sequence[tuple[Job, Plan]]) -> None:
-    """Print how many finished runs were made with other settings, or before their code changed."""
-    counts = Counter(differences_of(job.folder, plan) for job, plan in finished)
-    for differences, n in counts.items():
-        if differences:
-            note = f"{n} of the finished runs {differences}; force=true runs them again"
-            console().print(note, soft_wrap=True)
-
-
 LONGEST = 100
 """The maximum number of characters; a folder, a wandb group and its legend allow that many."""
 
@@ -234,7 +224,7 @@ def sweep_name(words: Sequence[str], sweeps: Path) -> str:
     digest = hashlib.sha256("\0".join(relevant).encode()).hexdigest()[:8]
     for before in sorted(sweeps.glob(f"*--{digest}")):
         return before.name
-    keys = swept(words)
+    keys = swept_keys(words)
     values = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
     subjects = [values[key] for key in ("experiment", "task") if key in values and key not in keys]
     subject = "+".join(subjects).replace("/", "-") or "sweep"
@@ -244,7 +234,7 @@ def sweep_name(words: Sequence[str], sweeps: Path) -> str:
     return "--".join([subject, "+".join(keys) or "one", date.today().isoformat(), digest])
 
 
-def swept(words: Sequence[str]) -> tuple[str, ...]:
+def swept_keys(words: Sequence[str]) -> tuple[str, ...]:
     """The keys with several values, in the order of the overrides."""
     keys = []
     for word in words:
