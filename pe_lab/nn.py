@@ -151,7 +151,7 @@ class MultiHeadAttention(nn.Module):
                     f"{fixed[0]} cannot be set for an encoding that is made already: "
                     "set it in pe_lab.nn.encodings, or give a name"
                 )
-        if "layer_state" in made.hooks() | made.idle:
+        if made.carries:
             raise UsageError(
                 f"pe={pe} carries a state from layer to layer, which a single layer has not: use "
                 "it in a whole model (pe-lab, pe_lab.hf), or choose another encoding"
@@ -199,7 +199,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             positions: of all S tokens, (S,) or (B, S); None: 0, 1, .. They may lie between whole
-                numbers if the encoding is ``fractional``. They may fall if it reads them in
+                numbers if it ``reads_positions`` as ``float``. They may fall if it reads them in
                 ``any_order``, or if attention is not causal.
             cache: from ``empty_cache``; the tokens are added to it.
             key_padding_mask: (B, S), True for padding, as in PyTorch. Causal attention takes none:
@@ -245,24 +245,12 @@ class MultiHeadAttention(nn.Module):
 
     def _readable(self, pos_BS: Tensor) -> Tensor:
         """Positions as the encoding reads them; UsageError for those that it cannot read."""
-        if not self.encoding.fractional and pos_BS.is_floating_point():
-            whole_BS = pos_BS.long()
-            if bool((between := whole_BS != pos_BS).any()):
-                raise UsageError(
-                    f"position {pos_BS[between][0]:g} is a fraction, and this encoding looks "
-                    "positions up or counts them: give whole numbers, or choose one that computes "
-                    "with them (rope, alibi, ..)"
-                )
-            pos_BS = whole_BS
-        if self.causal and not self.encoding.any_order:
-            falls_BS = pos_BS[:, 1:] < pos_BS[:, :-1]
-            if bool(falls_BS.any()):
-                before, after = (one[falls_BS][0] for one in (pos_BS[:, :-1], pos_BS[:, 1:]))
-                raise UsageError(
-                    f"position {after:g} comes after {before:g}, and this encoding needs positions "
-                    "that do not fall: sort the tokens, or choose one that reads each position by "
-                    "itself (rope, ..)"
-                )
+        if self.encoding.reads_positions is int and pos_BS.is_floating_point():
+            if bool((pos_BS.long() != pos_BS).any()):
+                raise UsageError("this encoding looks positions up: give whole numbers")
+            pos_BS = pos_BS.long()
+        if self.causal and not self.encoding.any_order and bool((pos_BS.diff(dim=1) < 0).any()):
+            raise UsageError("this encoding reads distances: give positions that do not fall")
         return pos_BS
 
 
@@ -270,10 +258,8 @@ def refuse_beyond(encoding: PositionalEncoding, pos_BS: Tensor) -> None:
     """UsageError for positions that an encoding does not have."""
     limit = encoding.max_len
     if limit is not None and (largest := int(pos_BS.max())) >= limit:
-        key, _ = encoding.size_for(largest + 1)
         raise UsageError(
-            f"position {largest} is beyond the {limit} of this encoding: raise max_len, or its "
-            f"key {key}"
+            f"position {largest} is beyond the {limit} of this encoding: raise max_len"
         )
 
 

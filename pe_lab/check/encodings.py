@@ -304,9 +304,9 @@ def cached(section: Section, **sizes: Any) -> str:
     n = min(2 * TRAIN_LEN, limit)
     worst = 0.0
     for encoding in built.encodings:
-        if encoding.whole_sequence is not None:
+        if encoding.whole_sequence:
             check_refused(built)
-            raise NotClaimedError(f"{encoding.whole_sequence} reads the whole sequence's length")
+            raise NotClaimedError("it reads the whole sequence's length")
     pieces = (TRAIN_LEN - 1, 1, 1, 1, max(1, n - TRAIN_LEN - 4)) if n > TRAIN_LEN + 4 else (1, 1)
     for what, pos in (("0, 1, ..", sequential(n)), ("with gaps", scattered(3, n, limit))):
         worst = max(worst, cache_gap(built, tokens(3, n), pos, *pieces, what=f"positions {what}"))
@@ -332,18 +332,16 @@ def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int, what: str = "
 
 
 def any_order(section: Section, **sizes: Any) -> str:
-    """With ``any_order``, positions may fall and repeat: states are finite, do not depend on later
+    """Without distances, positions may fall and repeat: states are finite, do not depend on later
     positions, and are the same with a key cache."""
     built = model(section, **sizes).eval()
     reading = [encoding for encoding in built.encodings if encoding.reads_positions]
     if not reading or not all(encoding.any_order for encoding in reading):
-        raise NotClaimedError("any_order is False: positions of later tokens are not smaller")
+        raise NotClaimedError("it reads distances: positions of later tokens are not smaller")
     seen, limit = tokens(3, TRAIN_LEN), reach(built.encodings)
     drawn = torch.randint(0, limit, (3, TRAIN_LEN), generator=torch.Generator().manual_seed(5))
     hidden = built(seen, drawn)
-    hold(
-        hidden.isfinite().all(), "any_order is True, but positions that fall make states not finite"
-    )
+    hold(hidden.isfinite().all(), "positions that fall make states not finite")
     # The positions of later tokens are other ones, too.
     later = drawn.clone()
     later[:, TRAIN_LEN // 2 :] = limit - 1 - later[:, TRAIN_LEN // 2 :]
@@ -354,20 +352,21 @@ def any_order(section: Section, **sizes: Any) -> str:
 
 
 def between_whole(section: Section, **sizes: Any) -> str:
-    """With ``fractional``, positions may lie between whole numbers: states are finite, differ from
-    those at the whole numbers below, and are the same with a key cache and with the kernels."""
+    """With ``reads_positions = float``, positions may lie between whole numbers: states are finite,
+    differ from those at the whole numbers below, and are the same with a key cache and with the
+    kernels."""
     built = model(section, **sizes).eval()
     reading = [encoding for encoding in built.encodings if encoding.reads_positions]
-    if not reading or not all(encoding.fractional for encoding in reading):
-        raise NotClaimedError("fractional is False: positions are whole numbers")
+    if not reading or any(e.reads_positions is int for e in reading):
+        raise NotClaimedError("reads_positions is int: positions are whole numbers")
     seen, stream = tokens(3, TRAIN_LEN), torch.Generator().manual_seed(5)
     drawn = torch.rand(3, TRAIN_LEN, generator=stream, dtype=torch.float32).sort(-1).values
     drawn = drawn * (reach(built.encodings) - 1)
     hidden = built(seen, drawn)
-    hold(hidden.isfinite().all(), "fractional is True, but fractions make states not finite")
+    hold(hidden.isfinite().all(), "fractions make states not finite")
     gap = largest(built(seen, drawn.floor().long()) - hidden)
-    hold(gap > 1e-6, f"fractional is True, but rounding positions down changes states by {gap:.1g}")
-    if all(encoding.whole_sequence is None for encoding in built.encodings):
+    hold(gap > 1e-6, f"rounding positions down changes states by {gap:.1g}")
+    if not any(encoding.whole_sequence for encoding in built.encodings):
         cache_gap(built, seen, drawn, 3, what="positions between whole numbers")
     fast = model(section, fast=True, **sizes).eval()(seen, drawn)
     agree(fast, hidden, 1e-12, 1e-12, "the kernels change states between whole positions")

@@ -245,9 +245,9 @@ def _cell(
                 encoding, str(run.path), run.model, run.plan, error.names, configs
             )
         ) from None
-    if generate and model.whole_sequence is not None:
+    if generate and model.whole_sequence:
         raise UsageError(
-            f"generate=true is not allowed with pe={encoding}, whose {model.whole_sequence} "
+            f"generate=true is not allowed with pe={encoding}, which "
             "reads the length of the whole sequence, not known while it is written: leave one "
             "out"
         )

@@ -158,14 +158,14 @@ class Transferred:
         max_positions: the most positions that it can encode; None: any number.
         scale: the encoding's scale k; None: it has none.
         left_out: the number of trained parameters that this encoding does not read.
-        whole_sequence: the option by which it reads the length of the whole sequence, if any.
+        whole_sequence: whether it reads the length of the whole sequence.
     """
 
     model: Model
     max_positions: int | None
     scale: float | None
     left_out: int
-    whole_sequence: str | None
+    whole_sequence: bool
 
 
 def transfer(trained: Model, plan: Plan) -> Transferred:
@@ -194,9 +194,9 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
     weights = trained.state_dict()
     model.load_state_dict({name: weights[name] for name in model.state_dict()})
     read = dict(model.named_parameters())
-    whole_sequence = next((e.whole_sequence for e in encodings if e.whole_sequence), None)
+    whole_sequence = any(encoding.whole_sequence for encoding in encodings)
     # A factor makes a different scale of k (dynamic_ntk), and random positions one per sequence.
-    random = whole_sequence is not None and plan.dims.longest != plan.dims.max_len
+    random = whole_sequence and plan.dims.longest != plan.dims.max_len
     scaled = "k" in pe and pe.get("factor", 1) == 1 and not random
     return Transferred(
         model,

@@ -76,7 +76,7 @@ class EncodedAttention(nn.Module):
     @property
     def carries(self) -> bool:
         """Whether the encoding passes a state from layer to layer."""
-        return "layer_state" in self.encoding.hooks() | self.encoding.idle
+        return self.encoding.carries
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, padding_B: Tensor | None, scaling: float, p: float
@@ -244,12 +244,12 @@ def _check_cache(cache: Any, layers: list[EncodedAttention]) -> int:
     """The number of tokens in the cache; refuses caches that do not keep all of them."""
     if cache is None:
         return 0
-    whole = next((one.encoding.whole_sequence for one in layers if one.encoding.whole_sequence), "")
+    whole = any(one.encoding.whole_sequence for one in layers)
     past: int = cache.get_seq_length()
     if past and whole:
         raise UsageError(
-            f"pe.{whole} reads the length of the whole sequence: a key cache cannot be used, call "
-            "generate with use_cache=False"
+            "this encoding reads the length of the whole sequence: a key cache cannot be used, "
+            "call generate with use_cache=False"
         )
     for i, layer in enumerate(cache.layers):
         if type(layer) is DynamicSlidingWindowLayer and not layer.is_initialized:

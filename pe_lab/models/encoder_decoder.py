@@ -100,11 +100,10 @@ class EncoderDecoderConfig(AttentionConvKeys, InputOutputConfig):
 
 
 def both_ways(encoding: PositionalEncoding) -> bool:
-    """Whether an encoding can be used in bidirectional attention."""
+    """Whether an encoding can be used in bidirectional attention: by rotations, or by a bias, which
+    keys after the query get with query and key exchanged."""
     inside = encoding.hooks() - {"embed", "block_input"}
-    return encoding.window is None and (
-        not inside or (encoding.both_ways and inside <= {"rotate", "bias"})
-    )
+    return encoding.window is None and inside <= {"rotate", "bias"}
 
 
 class FullAttention(nn.Module):

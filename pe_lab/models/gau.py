@@ -88,6 +88,11 @@ class GAUConfig(DecoderConfig):
                 "updates its state from the input of each layer's feed-forward, which a gated "
                 "attention unit does not have: set model.n_layers=1 or model=transformer"
             )
+        if "values" in encoding.hooks() and self.width != self.head_width:
+            return (
+                f"needs values as wide as keys, and they are {self.width} and {self.head_width} "
+                f"wide: set model.head_width={self.width}"
+            )
         return super().refuses(encoding)
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Transformer:

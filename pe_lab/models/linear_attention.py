@@ -57,14 +57,10 @@ class LinearAttentionConfig(TransformerConfig):
                 )
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if _summable(encoding):
+        alone = encoding.rotates_by_position or "rotate" not in encoding.hooks()
+        inside = encoding.hooks() <= {"embed", "block_input", "rotate"}
+        if inside and alone and encoding.window is None:
             return None
-        if encoding.needs_softmax is not None and _rotates(encoding):
-            key, _, value = encoding.needs_softmax.partition("=")
-            return (
-                f"with {key}={value} scales logits, and linear attention has none: change "
-                f"pe.{key}, or choose an encoding that does not ({{fitting}})"
-            )
         return (
             "cannot be used with linear attention, which keeps sums over keys: choose an encoding "
             "that can ({fitting})"
@@ -73,19 +69,6 @@ class LinearAttentionConfig(TransformerConfig):
     def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
         cfg = self.at_layer(number)
         return Block(cfg, LinearAttention(cfg, encoding))
-
-
-def _rotates(encoding: PositionalEncoding) -> bool:
-    """Whether it acts only on the input and by rotations that depend on a token's position
-    alone."""
-    hooks = encoding.hooks()
-    alone = encoding.rotates_by_position or "rotate" not in hooks
-    inside = hooks <= {"embed", "block_input", "rotate"} and not encoding.replaces_content
-    return inside and alone and encoding.window is None
-
-
-def _summable(encoding: PositionalEncoding) -> bool:
-    return _rotates(encoding) and encoding.needs_softmax is None
 
 
 @dataclass

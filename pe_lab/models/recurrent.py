@@ -26,7 +26,7 @@ class InputEncodedConfig(ConvKeys, ModelConfig):
     tied_embeddings: bool
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if encoding.only_at_input():
+        if encoding.hooks() <= {"embed"}:
             return None
         return (
             "acts in attention, which this model does not have: choose an encoding that only "

@@ -47,7 +47,7 @@ class Seq2SeqConfig(InputOutputConfig):
     dropout: Annotated[float, Field(ge=0, lt=1)]
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        if encoding.only_at_input():
+        if encoding.hooks() <= {"embed"}:
             return None
         return (
             "acts inside a transformer's layers, which this model does not have: choose pe=none "

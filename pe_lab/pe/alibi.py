@@ -18,9 +18,7 @@ class ALiBi(PositionalEncoding):
     """
 
     shift_invariant = True
-    fractional = True
-    both_ways = True
-    needs_softmax = "its bias"
+    reads_positions = float
 
     def __init__(self, dims: Dims, learned: bool) -> None:
         super().__init__()

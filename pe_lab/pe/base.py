@@ -5,6 +5,7 @@ B batch (1 where all examples share it), T queries, S keys (the T queries are th
 them), E model width, H heads, D head width.
 """
 
+import inspect
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -113,10 +114,16 @@ class AttentionInputs:
 
 
 def by_position(rotate: Hook) -> Hook:
-    """Marks a ``rotate`` that depends on positions alone, so that rotated keys can be cached and
+    """Marks a ``rotate`` that depends on positions alone, so that rotated keys can be
     summed. An override must be marked again."""
     rotate.by_position = True  # type: ignore[attr-defined]
     return rotate
+
+
+def replaces_content(logits: Hook) -> Hook:
+    """Marks ``logits`` that are more than the content term and another one added to it."""
+    logits.replaces_content = True  # type: ignore[attr-defined]
+    return logits
 
 
 def by_distance(bias: Hook) -> Hook:
@@ -138,69 +145,31 @@ class PositionalEncoding(nn.Module):
 
     max_len: int | None = None
     """Longest sequence it can encode; None: any."""
-    active: bool = True
-    """False: this layer has no encoding (NoPE takes its place)."""
+    window: int | None = None
+    """Keys that a query sees in this layer, itself and those before it; None: all."""
     share_layers: bool = False
     """True: all layers have one instance, so one set of parameters."""
     shift_invariant: bool = False
     """True: adding a constant to all positions changes nothing."""
-    reads_positions: bool = True
-    """False: positions change nothing, so a run with others than 0, 1, .. warns."""
-    any_order: bool = False
-    """True: it reads each position by itself, so that positions may fall and repeat, as the ids
-    that a task gives do; False: the keys before a query must not have larger positions."""
-    fractional: bool = False
-    """True: it computes with positions, which may lie between whole numbers; False: it looks them
-    up or counts them."""
+    reads_positions: type[int] | type[float] | None = int
+    """What a position may be: a whole number, which it looks up or counts, or any real one. None:
+    positions change nothing."""
     axes: int = 1
     """How many ids of a token it can read: with more than one, positions may be (B, S, axes)."""
-    whole_sequence: str | None = None
-    """The choice, key=value, that makes a token's encoding depend on the length of the sequence, so
-    that a key cache is refused; None: it does not."""
-    replaces_content: bool = False
-    """True: ``logits`` is more than the content term and another one added to it."""
-    window: int | None = None
-    """Keys that a query sees in this layer, itself and those before it; None: all."""
-    needs_softmax: str | None = None
-    """The part of it (a choice, key=value, if it is one) that acts on the logarithms or the
-    temperature of softmax, and is undefined for other weights; None: nothing."""
-    scales_logits: tuple[str, str] | None = None
-    """The choice, key=value, that multiplies logits by a logarithm of the length, and the choice
-    that does not; None: nothing does."""
-    values_like_keys: str | None = None
-    """The choice, key=value, that requires values as wide as keys; None: none does."""
-    filled: tuple[str, ...] = ()
-    """Keys whose null stands for a value, which the attribute of that name has."""
+    whole_sequence: bool = False
+    """True: a token's encoding depends on the length of the sequence, so there is no key cache."""
     at_test_time: bool = False
     """True: a change of a trained encoding at test time, not meant for training from scratch."""
-    idle: frozenset[str] = frozenset()
-    """Hooks that its class overrides, but that this instance does not use."""
-    both_ways: bool = False
-    """True: its rotation, or its bias by |i - j|, is also defined for keys after the query, in
-    bidirectional attention."""
 
     def __init__(self, dims: Dims | None = None) -> None:
         super().__init__()
-
-    @property
-    def rotates_by_position(self) -> bool:
-        """See ``by_position``."""
-        return getattr(type(self).rotate, "by_position", False)
-
-    @property
-    def bias_by_distance(self) -> bool:
-        """See ``by_distance``."""
-        return getattr(type(self).bias, "by_distance", False)
+        self.unused: set[str] = set()
+        """Hooks that its class overrides, but that this instance does not use."""
 
     def share(self, lower: "PositionalEncoding") -> None:
         """Use the modules of ``lower``, the encoding of a layer below, that the source shares among
         layers; called for each of these layers, from the lowest up. Share modules, not bare
         parameters."""
-
-    def size_for(self, positions: int) -> tuple[str, float]:
-        """The key that determines ``max_len``, and the value it needs for this number of
-        positions, for messages."""
-        return "max_len", positions
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         """The token embeddings of the whole sequence so far, position added. Called once."""
@@ -252,9 +221,10 @@ class PositionalEncoding(nn.Module):
         return {}
 
     def null_values(self) -> dict[str, Any]:
-        """The values of keys of its yaml that are null: key -> value, or None if null means
-        none. They are recorded with a run, and are part of its identity."""
-        return {key: getattr(self, key) for key in self.filled}
+        """What null stands for in its yaml: the attribute of the key's name. It is recorded with a
+        run, and is part of its identity."""
+        keys = inspect.signature(type(self).__init__).parameters
+        return {key: vars(self)[key] for key in keys if key in vars(self)}
 
     def ablations(self) -> dict[str, "PositionalEncoding"]:
         """This encoding without one of its parts: the part's name -> what is left. ``pe-lab why``
@@ -273,8 +243,32 @@ class PositionalEncoding(nn.Module):
         """The hooks that change something in this instance."""
         cls, base = type(self), PositionalEncoding
         own = (hook for hook in HOOKS if getattr(cls, hook) is not getattr(base, hook))
-        return frozenset(own) - self.idle
+        return frozenset(own) - self.unused
 
-    def only_at_input(self) -> bool:
-        """Whether it changes the input of the model and nothing else."""
-        return self.hooks() <= {"embed"}
+    @property
+    def any_order(self) -> bool:
+        """Whether positions may fall and repeat, as the ids that a task gives do: it reads each by
+        itself. An encoding of distances takes a key that is ahead for one at the query."""
+        alone = self.hooks() <= {"embed", "block_input", "rotate"}
+        return alone and not self.whole_sequence
+
+    @property
+    def carries(self) -> bool:
+        """Whether it passes a state from layer to layer, in this layer or another."""
+        return "layer_state" in self.hooks() | self.unused
+
+    @property
+    def rotates_by_position(self) -> bool:
+        """See ``by_position``."""
+        alone = self.reads_positions is not None and not self.whole_sequence
+        return alone and getattr(type(self).rotate, "by_position", False)
+
+    @property
+    def bias_by_distance(self) -> bool:
+        """See ``by_distance``."""
+        return getattr(type(self).bias, "by_distance", False)
+
+    @property
+    def replaces_content(self) -> bool:
+        """See the mark of this name."""
+        return getattr(type(self).logits, "replaces_content", False)

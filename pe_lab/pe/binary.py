@@ -19,9 +19,6 @@ class Binary(PositionalEncoding):
     is an error. Absolute; causal.
     """
 
-    filled = ("bits",)
-    any_order = True
-
     def __init__(self, dims: Dims, bits: Annotated[int, Field(ge=1, le=62)] | None) -> None:
         super().__init__()
         self.bits = _bits(dims.max_len) if bits is None else bits
@@ -30,9 +27,6 @@ class Binary(PositionalEncoding):
         self.weight = nn.Parameter(torch.empty(self.bits, dims.d_model).uniform_(-bound, bound))
         self.place = nn.Buffer(torch.arange(self.bits), persistent=False)
         self.digit = nn.Buffer(torch.tensor([0.0, 1.0]), persistent=False)
-
-    def size_for(self, positions: int) -> tuple[str, int]:
-        return "bits", _bits(positions)
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         shifted_BSN = pos_BS[..., None] >> self.place

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -43,44 +43,26 @@ class Combined(PositionalEncoding):
         if not parts:
             raise ValueError("parts=[] combines nothing: list encodings, parts=[cope,rope]")
         self.parts = nn.ModuleDict()
-        names = {str(n): str(part.get("pe", part["_target_"])) for n, part in enumerate(parts)}
-        self.names, carrying = names, []
+        self.names, carrying = {}, []
         for n, section in enumerate(parts):
             part, acts = _made(section, n, dims)
+            self.names[str(n)] = name = str(section.get("pe", section["_target_"]))
             if acts:
                 self.parts[str(n)] = part
-            if "layer_state" in (part.hooks() | part.idle):
-                carrying.append(names[str(n)])
-        if len(carrying) > 1:
-            raise ValueError(
-                f"parts {carrying[0]} and {carrying[1]} clash: both carry something from layer to "
-                "layer, and each would read the other's; leave one out"
-            )
-        self._refuse_clashes(names, dims.layer)
+            if part.carries:
+                carrying.append(name)
+        self._refuse_clashes(carrying, dims.layer)
         serving = self.serving()
         self.max_len = _least(part.max_len for part in serving)
-        self.active = bool(serving)
+        self.window = _least(part.window for part in serving)
         self.shift_invariant = all(part.shift_invariant for part in serving)
         self.at_test_time = any(part.at_test_time for part in serving)
-        reading = [part for part in serving if part.reads_positions]
-        self.reads_positions = bool(reading)
-        self.any_order = all(part.any_order for part in reading)
-        self.fractional = all(part.fractional for part in reading)
+        self.whole_sequence = any(part.whole_sequence for part in serving)
+        reading = [part for part in serving if part.reads_positions is not None]
+        kinds = {part.reads_positions for part in reading}
+        self.reads_positions = kinds.pop() if len(kinds) == 1 else int if kinds else None
         axes = {part.axes for part in reading}
         self.axes = axes.pop() if len(axes) == 1 else 1
-        self.window = _least(part.window for part in serving)
-        self.both_ways = all(part.both_ways for part in self.inside())
-        for index, part in zip(self.parts, serving, strict=True):
-            if part.whole_sequence is not None:
-                self.whole_sequence = f"parts.{index}.{part.whole_sequence}"
-            if part.needs_softmax is not None:
-                what = part.needs_softmax
-                self.needs_softmax = f"parts.{index}.{what}" if "=" in what else what
-            if part.scales_logits is not None:
-                on, off = part.scales_logits
-                self.scales_logits = f"parts.{index}.{on}", f"parts.{index}.{off}"
-            if part.values_like_keys is not None:
-                self.values_like_keys = f"parts.{index}.{part.values_like_keys}"
 
     def null_values(self) -> dict[str, Any]:
         return {
@@ -110,22 +92,25 @@ class Combined(PositionalEncoding):
         """The parts that act in this layer's attention."""
         return [part for part in self.serving() if part.hooks() - {"embed", "block_input"}]
 
-    def _refuse_clashes(self, names: dict[str, str], layer: int) -> None:
-        def both(does: Callable[[PositionalEncoding], bool], act: str) -> None:
-            found = [names[n] for n, part in self.parts.items() if does(cast(Any, part))]
-            if len(found) > 1:
+    def _refuse_clashes(self, carrying: list[str], layer: int) -> None:
+        """What two parts would do to the same thing, of which one would be lost."""
+
+        def does(act: Callable[[PositionalEncoding], bool]) -> list[str]:
+            return [name for name, part in self.named() if act(part)]
+
+        acts = {
+            "carry something from layer to layer": carrying,
+            "replace softmax": does(lambda part: "normalize" in part.hooks()),
+            "rotate q and k or replace the content term": does(
+                lambda part: "rotate" in part.hooks() or part.replaces_content
+            ),
+        }
+        for act, names in acts.items():
+            if len(names) > 1:
                 raise ValueError(
-                    f"parts {found[0]} and {found[1]} clash in layer {layer}: both {act}; give "
+                    f"parts {names[0]} and {names[1]} clash in layer {layer}: both {act}; give "
                     "them different layers, or leave one out"
                 )
-
-        both(lambda part: "rotate" in part.hooks(), "change queries and keys")
-        both(lambda part: "normalize" in part.hooks(), "replace softmax")
-        both(lambda part: part.replaces_content, "replace the content term")
-        both(
-            lambda part: part.replaces_content or "rotate" in part.hooks(),
-            "change the content term, one of them by rotating or scaling q and k",
-        )
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, Combined)
@@ -137,14 +122,6 @@ class Combined(PositionalEncoding):
                 self.parts[n] = theirs
             else:
                 mine.share(theirs)
-
-    def size_for(self, positions: int) -> tuple[str, float]:
-        for n, part in self.parts.items():
-            assert isinstance(part, PositionalEncoding)
-            if part.max_len == self.max_len:
-                key, size = part.size_for(positions)
-                return f"parts.{n}.{key}", size
-        return super().size_for(positions)
 
     def hooks(self) -> frozenset[str]:
         return frozenset(hook for part in self.serving() for hook in part.hooks())
@@ -230,7 +207,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
     )
     if isinstance(part, Combined):
         raise ValueError(f"{key} is combined itself: list its parts here instead")
-    if not (part.hooks() | part.idle):
+    if not (part.hooks() | part.unused):
         raise ValueError(f"{key}={name} does nothing: leave it out, or give the others layers")
     at_input = "embed" in part.hooks()
     if at_input and listed.get("layers") is not None and (part.hooks() == {"embed"} or layers[0]):
@@ -239,7 +216,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
             "it acts once: leave layers out"
         )
     # The input is there once; a part that acts there and nowhere else belongs to layer 0.
-    idle = not part.active or not part.hooks() or (dims.layer > 0 and part.hooks() == {"embed"})
+    idle = not part.hooks() or (dims.layer > 0 and part.hooks() == {"embed"})
     return part, not idle and dims.layer in layers
 
 

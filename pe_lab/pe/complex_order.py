@@ -26,8 +26,7 @@ class ComplexOrder(PositionalEncoding):
     Source: Wang 2020 (1912.12333).
     """
 
-    any_order = True
-    fractional = True
+    reads_positions = float
 
     def __init__(self, dims: Dims, base: PositiveFloat, phase: Literal["token", "zero"]) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ class Conv(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
+    reads_positions = None
 
     def __init__(self, dims: Dims, kernel: Annotated[int, Field(ge=2)]) -> None:
         super().__init__()

@@ -45,7 +45,6 @@ class CoPE(PositionalEncoding):
     sections 4 and 5, appendix C and the published code.
     """
 
-    filled = ("npos",)
     shift_invariant = True
 
     def __init__(
@@ -62,16 +61,13 @@ class CoPE(PositionalEncoding):
         super().__init__()
         _check(dims, gates, share_layers, every, combine, position)
         self.gates, self.share_layers, self.scale_positions = gates, share_layers, scale_positions
-        self.needs_softmax = "combine=alibi_slope" if combine == "alibi_slope" else None
-        self.values_like_keys = "gates=values" if gates == "values" else None
         self.npos = dims.train_len + 1 if npos is None else npos
         self.counts = (dims.layer + 1) % every == 0
-        self.reads_positions = combine in ("relative", "rope")
-        self.active = self.counts or self.reads_positions
+        self.reads_positions = {"relative": int, "rope": float}.get(combine)
         self.relative = Relative(dims, None, share_layers) if combine == "relative" else None
         self.rope = RoPE(dims, 10000, "interleaved") if combine == "rope" else None
-        self.fractional = combine == "rope"
-        self.idle = frozenset() if combine == "rope" else frozenset({"rotate"})
+        if combine != "rope":
+            self.unused = {"rotate"} if self.counts or self.relative else {"rotate", "logits"}
         if self.relative is not None:
             self.max_len = self.relative.max_len
         if not self.counts:
@@ -169,6 +165,10 @@ def _check(
             share_layers and combine == "alibi_slope" and gates != "sep_keys",
             f"{sharing} combine=alibi_slope and gates={gates}, which have no parameters: set "
             "share_layers=false",
+        ),
+        (
+            gates == "values" and dims.head_width is not None,
+            "gates=values needs values as wide as keys, which this model has not: set gates=keys",
         ),
         (
             combine == "alibi_slope" and position == "mlp",

@@ -5,7 +5,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.alibi import ALiBi
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_content
 from pe_lab.pe.fire import FIRE
 from pe_lab.pe.kerple import KERPLE
 
@@ -35,8 +35,7 @@ class DAPE(PositionalEncoding):
     Without a kernel the hidden layer is (B, T, S, width): width / H times the logits.
     """
 
-    replaces_content = True
-    fractional = True
+    reads_positions = float
 
     def __init__(
         self, dims: Dims, base: Literal["alibi", "kerple", "fire"], width: PositiveInt
@@ -45,7 +44,6 @@ class DAPE(PositionalEncoding):
         made, keys = BASES[base]
         self.base = made(dims, **keys)
         self.shift_invariant = self.base.shift_invariant
-        self.needs_softmax = f"base={base}" if self.base.needs_softmax else None
         self.hidden = nn.Linear(2 * dims.n_heads, width)
         self.out = nn.Linear(width, dims.n_heads, bias=False)
 
@@ -54,6 +52,7 @@ class DAPE(PositionalEncoding):
         if self.base.share_layers:
             self.base = lower.base
 
+    @replaces_content
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:

@@ -3,7 +3,7 @@ import math
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_content
 from pe_lab.pe.functional import distances, pick, refuse_where
 
 
@@ -32,9 +32,6 @@ class DeBERTa(PositionalEncoding):
     ``share_att_key``, which takes those of the content, is not offered.
     """
 
-    filled = ("clip", "max_len")
-    replaces_content = True
-
     def __init__(
         self,
         dims: Dims,
@@ -56,7 +53,7 @@ class DeBERTa(PositionalEncoding):
             self.max_len = dims.max_len if max_len is None else max_len
             self.absolute = _table(self.max_len, dims.d_model)
         self.shift_invariant = self.absolute is None
-        self.idle = frozenset({"block_input"}) if self.absolute is None else frozenset()
+        self.unused = {"block_input"} if self.absolute is None else set()
 
     def share(self, lower: PositionalEncoding) -> None:
         assert isinstance(lower, DeBERTa)
@@ -78,6 +75,7 @@ class DeBERTa(PositionalEncoding):
     def _heads(self, x_RE: Tensor) -> Tensor:
         return x_RE.view(len(x_RE), self.n_heads, -1).transpose(0, 1)
 
+    @replaces_content
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:

@@ -24,7 +24,7 @@ class FIRE(PositionalEncoding):
     training length. Its output bias, which softmax cannot see, is left out.
     """
 
-    fractional = True
+    reads_positions = float
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class Floater(PositionalEncoding):
     ) -> None:
         super().__init__()
         self.delta, self.steps = delta, steps
-        self.idle = frozenset({"embed" if blocks == "all" else "block_input"})
+        self.unused = {"embed" if blocks == "all" else "block_input"}
         self.start = nn.Parameter(torch.randn(dims.d_model))
         self.slope = Slope(dims.d_model)
 
@@ -50,10 +50,10 @@ class Floater(PositionalEncoding):
         self.slope = lower.slope
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        return x_BSE if "embed" in self.idle else self._added(x_BSE, pos_BS)
+        return x_BSE if "embed" in self.unused else self._added(x_BSE, pos_BS)
 
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
-        return x_BTE if "block_input" in self.idle else self._added(x_BTE, pos_q_BT)
+        return x_BTE if "block_input" in self.unused else self._added(x_BTE, pos_q_BT)
 
     def _added(self, x_BTE: Tensor, pos_BT: Tensor) -> Tensor:
         # Half precision would add up its rounding over the steps.

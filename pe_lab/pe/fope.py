@@ -32,9 +32,7 @@ class FoPE(PositionalEncoding):
     Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding.
     """
 
-    any_order = True
-    fractional = True
-    both_ways = True
+    reads_positions = float
     cosine: Tensor
     sine: Tensor
 

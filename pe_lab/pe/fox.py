@@ -21,8 +21,7 @@ class FoX(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
-    needs_softmax = "its forget gates"
+    reads_positions = None
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

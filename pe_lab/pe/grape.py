@@ -32,8 +32,7 @@ class GRAPEA(PositionalEncoding):
     """
 
     shift_invariant = True
-    fractional = True
-    needs_softmax = "its slopes"
+    reads_positions = float
 
     def __init__(self, dims: Dims, gates: Literal["both", "query", "key"]) -> None:
         super().__init__()
@@ -89,9 +88,7 @@ class GRAPEAP(PositionalEncoding):
     normalises the p of the query, too.
     """
 
-    any_order = True
-    fractional = True
-    needs_softmax = "its gates"
+    reads_positions = float
 
     def __init__(self, dims: Dims, width: Annotated[int, Field(gt=0, multiple_of=2)]) -> None:
         super().__init__()
@@ -160,13 +157,11 @@ class GRAPEM(PositionalEncoding):
     """
 
     shift_invariant = True
-    any_order = True
-    fractional = True
-    both_ways = True
+    reads_positions = float
 
     def __init__(self, dims: Dims, base: PositiveFloat, contextual: bool = False) -> None:
         super().__init__()
-        self.reads_positions = self.both_ways = not contextual
+        self.reads_positions = None if contextual else float
         refuse_where(
             (
                 dims.head_dim < 2,
@@ -183,10 +178,6 @@ class GRAPEM(PositionalEncoding):
         if self.gate is not None:
             nn.init.zeros_(self.gate.weight)
             nn.init.constant_(self.gate.bias, math.log(math.expm1(FIRST_GATE)))
-
-    @property
-    def rotates_by_position(self) -> bool:
-        return self.gate is None and super().rotates_by_position
 
     @by_position
     def rotate(

@@ -21,17 +21,12 @@ class HardALiBi(PositionalEncoding):
     Source: Jelassi 2024 (2402.01032), ``num_masked_heads`` of its code.
     """
 
-    filled = ("heads",)
     shift_invariant = True
-    fractional = True
-    both_ways = True
-    needs_softmax = "its windows"
+    reads_positions = float
 
     def __init__(self, dims: Dims, heads: PositiveInt | None) -> None:
         super().__init__()
         self.heads = max(1, dims.n_heads // 2) if heads is None else heads
-        # The first head sees itself alone, wherever it is.
-        self.reads_positions = self.heads > 1
         if self.heads > dims.n_heads:
             raise ValueError(
                 f"heads={heads} is more than the {dims.n_heads} heads of layer {dims.layer}: set "
@@ -41,14 +36,7 @@ class HardALiBi(PositionalEncoding):
         windows_H[: self.heads] = torch.arange(1, self.heads + 1)
         self.windows = nn.Buffer(windows_H, persistent=False)
 
-    @property
-    def bias_by_distance(self) -> bool:
-        return self.reads_positions and super().bias_by_distance
-
     @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        if not self.reads_positions:
-            pos_k_BS = torch.arange(pos_k_BS.shape[1], device=pos_k_BS.device)[None]
-            pos_q_BT = pos_k_BS[:, -pos_q_BT.shape[1] :]
         outside = distances(pos_q_BT, pos_k_BS)[:, None] >= self.windows[:, None, None]
         return outside.to(self.windows.dtype) * FAR

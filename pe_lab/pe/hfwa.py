@@ -21,8 +21,6 @@ class HFWA(RoPE):
     Source: Su's blog, 9603 (2023).
     """
 
-    filled = ("window",)
-
     def __init__(
         self,
         dims: Dims,
@@ -33,16 +31,14 @@ class HFWA(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
-        self.any_order = False
         if dims.n_layers == 1:
             raise ValueError(
                 "n_layers=1 leaves no layer for a window below the last one: set model.n_layers "
                 "to 2 or more"
             )
-        self.both_ways = False
         self.last = dims.layer == dims.n_layers - 1
         if self.last:
-            self.idle = frozenset({"rotate"}) if logn == "none" else frozenset()
+            self.unused = {"rotate"} if logn == "none" else set()
             return
         self.logn, self.shift_invariant = "none", True
         reach = 3 * dims.train_len // 4

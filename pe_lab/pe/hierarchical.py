@@ -22,9 +22,6 @@ class Hierarchical(PositionalEncoding):
     Source: Su's blog, 7947 (2020), with a = 0.4.
     """
 
-    filled = ("rows",)
-    any_order = True
-
     def __init__(
         self, dims: Dims, rows: PositiveInt | None, a: Annotated[float, Field(gt=0, lt=1)]
     ) -> None:
@@ -38,9 +35,6 @@ class Hierarchical(PositionalEncoding):
         self.rows = max(dims.train_len, _root(dims.max_len)) if rows is None else rows
         self.max_len, self.a = self.rows**2, a
         self.table = nn.Parameter(torch.randn(self.rows, dims.d_model))
-
-    def size_for(self, positions: int) -> tuple[str, int]:
-        return "rows", _root(positions)
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         u_RE = (self.table - self.a * self.table[:1]) / (1 - self.a)

@@ -28,8 +28,6 @@ class Inkling(PositionalEncoding):
     windows have no growth.
     """
 
-    filled = ("extent", "floor")
-
     def __init__(
         self,
         dims: Dims,
@@ -44,9 +42,7 @@ class Inkling(PositionalEncoding):
         self.alpha, self.n_heads = alpha, dims.n_heads
         # Past the last position there is nothing to grow.
         self.shift_invariant = alpha == 0 or self.floor >= dims.max_len
-        self.needs_softmax = f"alpha={alpha}" if alpha else None
-        self.scales_logits = (f"alpha={alpha}", "alpha=0") if alpha else None
-        self.idle = frozenset() if alpha else frozenset({"rotate"})
+        self.unused = set() if alpha else {"rotate"}
         self.relative = nn.Linear(dims.d_model, dims.n_heads * width, bias=False)
         self.table = nn.Parameter(0.02 * torch.randn(width, self.extent))
 

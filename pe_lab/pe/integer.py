@@ -17,8 +17,7 @@ class Integer(PositionalEncoding):
     drown at once and nothing would be learned. Any length. Absolute; causal.
     """
 
-    any_order = True
-    fractional = True
+    reads_positions = float
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

@@ -23,9 +23,7 @@ class KERPLE(PositionalEncoding):
     """
 
     shift_invariant = True
-    fractional = True
-    both_ways = True
-    needs_softmax = "its bias"
+    reads_positions = float
 
     def __init__(self, dims: Dims, form: Literal["log", "power"], share_layers: bool) -> None:
         super().__init__()

@@ -11,9 +11,6 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 class PositionTable(PositionalEncoding):
     """A learned vector for each of ``max_len`` positions; null: as many as the run needs."""
 
-    filled = ("max_len",)
-    any_order = True
-
     def __init__(self, dims: Dims, max_len: PositiveInt | None) -> None:
         super().__init__()
         self.max_len = dims.max_len if max_len is None else max_len

@@ -12,7 +12,7 @@ class NoPE(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
+    reads_positions = None
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

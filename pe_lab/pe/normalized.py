@@ -20,14 +20,11 @@ class Normalized(PositionalEncoding):
     length. Every token then depends on the length of the sequence, so a key cache is refused.
     """
 
-    filled = ("max_len",)
-
     def __init__(
         self, dims: Dims, scale: Literal["max_len", "sequence"], max_len: PositiveInt | None
     ) -> None:
         super().__init__()
-        self.whole_sequence = "scale=sequence" if scale == "sequence" else None
-        self.any_order = scale == "max_len"
+        self.whole_sequence = scale == "sequence"
         if self.whole_sequence and max_len is not None:
             raise ValueError(
                 f"max_len={max_len} has no effect with scale=sequence, which divides by each "

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_content
 from pe_lab.pe.conv import check_taps
 from pe_lab.pe.functional import causal_filter
 
@@ -40,8 +40,7 @@ class PaTH(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
-    replaces_content = True
+    reads_positions = None
 
     def __init__(
         self,
@@ -61,13 +60,14 @@ class PaTH(PositionalEncoding):
             )
         # Row n weighs the token conv - 1 - n back.
         self.filter = nn.Parameter(torch.empty(conv, all_heads).uniform_(-1, 1) / math.sqrt(conv))
-        self.silu, self.needs_softmax = silu, "forget=true" if forget else None
+        self.silu = silu
         self.strength = nn.Linear(width, heads)
         self.gate = nn.Linear(width, heads) if forget else None
         for linear in (self.strength, self.gate):
             if linear is not None:
                 nn.init.zeros_(linear.bias)
 
+    @replaces_content
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:

@@ -27,10 +27,7 @@ class PoPE(PositionalEncoding):
     """
 
     shift_invariant = True
-    any_order = True
-    fractional = True
-    both_ways = True
-    replaces_content = True
+    reads_positions = float
 
     def __init__(self, dims: Dims, base: PositiveFloat, start: Literal["zero", "uniform"]) -> None:
         super().__init__()

@@ -21,8 +21,6 @@ class Recurrent(PositionalEncoding):
     (2003.09229) also feeds the cell the time.
     """
 
-    any_order = True
-
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         width = dims.d_model

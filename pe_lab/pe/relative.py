@@ -22,7 +22,6 @@ class Relative(PositionalEncoding):
     Source: Golovneva 2024 (2405.18719) and its code, after Shaw 2018 (1803.02155).
     """
 
-    filled = ("max_len",)
     shift_invariant = True
 
     def __init__(self, dims: Dims, max_len: PositiveInt | None, share_layers: bool) -> None:

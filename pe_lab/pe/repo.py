@@ -24,10 +24,8 @@ class RePo(PositionalEncoding):
     5 and 10.
     """
 
-    filled = ("width",)
     shift_invariant = True
-    any_order = True
-    fractional = True
+    reads_positions = float
 
     def __init__(
         self,
@@ -44,7 +42,7 @@ class RePo(PositionalEncoding):
         self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
         # At least the last layer has positions from its input.
         first = min(round(rope_layers * dims.n_layers), dims.n_layers - 1)
-        self.reads_positions = dims.layer < first
+        self.reads_positions = float if dims.layer < first else None
         if not self.reads_positions:
             self.gate = nn.Linear(dims.d_model, self.width, bias=False)
             self.content = nn.Linear(dims.d_model, self.width, bias=False)

@@ -7,7 +7,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from pe_lab.pe.base import AttentionInputs, Dims
+from pe_lab.pe.base import AttentionInputs, Dims, replaces_content
 from pe_lab.pe.functional import distances, rotate_pairs
 from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
 
@@ -23,7 +23,6 @@ class NearFar(RoPE):
     """
 
     at_test_time = True
-    replaces_content = True
     divisor: ClassVar[int] = 2
 
     def __init__(
@@ -36,7 +35,6 @@ class NearFar(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
-        self.any_order = False
         self.near = max(1, dims.train_len // self.divisor) if window is None else window
 
     def null_values(self) -> dict[str, Any]:
@@ -60,6 +58,7 @@ class NearFar(RoPE):
         factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
         return self.scale_queries(factor_q, inputs.pos_q_BT), factor_k
 
+    @replaces_content
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
@@ -103,8 +102,6 @@ class LeakyReRoPE(NearFar):
     Source: Su's blog, 9708 (2023), and the author's code.
     """
 
-    filled = ("k",)
-
     def __init__(
         self,
         dims: Dims,
@@ -140,7 +137,6 @@ class SelfExtend(NearFar):
     Source: Jin 2024 (2401.01325) and the authors' code.
     """
 
-    filled = ("group",)
     divisor = 4
 
     def __init__(
@@ -155,7 +151,7 @@ class SelfExtend(NearFar):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
-        self.fractional = False
+        self.reads_positions = int
         self.group = smallest_group(dims, self.near) if group is None else group
         whole = self.near // self.group
         self.shift = self.near - (whole if shift == "floored" else self.near / self.group)

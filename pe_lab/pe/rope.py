@@ -1,6 +1,6 @@
 import math
 from copy import copy
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -49,6 +49,7 @@ class RoPE(PositionalEncoding):
     """
 
     shift_invariant = True
+    reads_positions = float
     frequencies: Tensor
 
     def __init__(
@@ -65,14 +66,11 @@ class RoPE(PositionalEncoding):
     ) -> None:
         super().__init__()
         _check(dims, logn, logn_clip, learned and (fraction < 1 or clip is not None))
-        self.halves, self.logn = pairing == "half", logn
-        self.logn_clip = logn == "test" if logn_clip is None else logn_clip
+        self.halves, self.logn, self.logn_clip = pairing == "half", logn, logn_clip
+        if logn != "none" and logn_clip is None:
+            self.logn_clip = logn == "test"
         self.train_len = dims.train_len
-        self.shift_invariant = self.any_order = self.fractional = logn == "none"
-        self.needs_softmax = None if logn == "none" else f"logn={logn}"
-        self.scales_logits = None if logn == "none" else (f"logn={logn}", "logn=none")
-        # What it counts are the keys behind a query.
-        self.both_ways = logn == "none"
+        self.shift_invariant = logn == "none"
         theta_M = rope_frequencies(dims, base, fraction, drop, clip)
         self.learned = learned
         self.frequencies = (
@@ -80,10 +78,6 @@ class RoPE(PositionalEncoding):
             if learned
             else nn.Buffer(theta_M, persistent=False)
         )
-
-    def null_values(self) -> dict[str, Any]:
-        clip = {} if self.logn == "none" else {"logn_clip": self.logn_clip}
-        return super().null_values() | clip
 
     @by_position
     def rotate(

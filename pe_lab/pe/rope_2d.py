@@ -30,8 +30,7 @@ class RoPE2D(PositionalEncoding):
     """
 
     shift_invariant = True
-    any_order = True
-    fractional = True
+    reads_positions = float
     axes = 2
 
     def __init__(

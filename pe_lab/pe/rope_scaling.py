@@ -19,7 +19,6 @@ class StretchedRoPE(RoPE):
     """The base of the changes of RoPE that stretch its angles for sequences ``k`` times as long as
     in training."""
 
-    filled = ("k",)
     at_test_time = True
 
     def __init__(
@@ -215,8 +214,6 @@ class YaRN(StretchedRoPE):
             kept = kept_by_pair(dims, base, slow, fast, ramp == "pairs")
         self.frequencies = self.frequencies * ((1 - kept) / self.k + kept)
         self.attention_factor = 0.1 * math.log(self.k) + 1 if temperature else 1.0
-        if temperature and self.needs_softmax is None:
-            self.needs_softmax = "temperature=true"
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         # Queries and keys alike: the logits are multiplied by its square.
@@ -273,7 +270,6 @@ class DynamicNTK(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
-        self.any_order = False
         if k is not None and factor != 1:
             raise ValueError(
                 f"factor={factor:g} has no effect with k={k:g}, which fixes the scale: leave one "
@@ -283,14 +279,10 @@ class DynamicNTK(RoPE):
         share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
         self.powers = nn.Buffer(-slowest_by_k(dims) * share, persistent=False)
         if k is None:
-            self.whole_sequence = "k=null"
-            self.shift_invariant = self.fractional = False
+            self.whole_sequence = True
+            self.shift_invariant = False
         else:
             self.frequencies = self.frequencies * k**self.powers
-
-    @property
-    def rotates_by_position(self) -> bool:
-        return self.fixed and super().rotates_by_position
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         if self.fixed:
@@ -334,9 +326,6 @@ class LongRoPE(StretchedRoPE):
         super().__init__(dims, base, pairing, k, logn, logn_clip, fraction)
         if attention_factor is None:
             attention_factor = _temperature(self.k, dims.train_len)
-        self.attention_factor = attention_factor
-        if attention_factor != 1 and self.needs_softmax is None:
-            self.needs_softmax = f"attention_factor={attention_factor:g}"
         pairs, rotated = dims.head_dim // 2, math.floor(fraction * (dims.head_dim // 2))
         both = [
             divisors(key, found, otherwise, rotated) + [1.0] * (pairs - rotated)
@@ -348,12 +337,7 @@ class LongRoPE(StretchedRoPE):
         self.lengths = nn.Buffer(torch.tensor(lengths, dtype=torch.float64), persistent=False)
         self.equal = both[0] == both[1]
         if not self.equal:
-            self.whole_sequence = "long=null" if long is None else "long=[..]"
-            self.shift_invariant = self.any_order = self.fractional = False
-
-    @property
-    def rotates_by_position(self) -> bool:
-        return self.equal and super().rotates_by_position
+            self.whole_sequence, self.shift_invariant = True, False
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         # The queries are the last of the keys: both end at the last position.

@@ -19,8 +19,7 @@ class Sandwich(PositionalEncoding):
     """
 
     shift_invariant = True
-    fractional = True
-    both_ways = True
+    reads_positions = float
 
     def __init__(self, dims: Dims, dim: PositiveInt) -> None:
         super().__init__()

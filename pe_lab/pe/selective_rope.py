@@ -30,7 +30,7 @@ class SelectiveRoPE(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
+    reads_positions = None
 
     def __init__(
         self,

@@ -27,8 +27,7 @@ class Shaw(PositionalEncoding):
     def __init__(self, dims: Dims, clip: PositiveInt, values: bool) -> None:
         super().__init__()
         self.clip = clip
-        self.values_like_keys = "values=true" if values else None
-        self.idle = frozenset() if values else frozenset({"values"})
+        self.unused = set() if values else {"values"}
         shape, deviation = (clip + 1, dims.head_dim), 1 / math.sqrt(dims.head_dim)
         self.key_table = nn.Parameter(torch.randn(shape) * deviation)
         self.value_table = nn.Parameter(torch.randn(shape) * deviation) if values else None

@@ -17,8 +17,7 @@ class Sinusoidal(PositionalEncoding):
     Source: Vaswani 2017 (1706.03762).
     """
 
-    any_order = True
-    fractional = True
+    reads_positions = float
 
     def __init__(self, dims: Dims, base: PositiveFloat) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ class StickBreaking(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
+    reads_positions = None
 
     def __init__(self, dims: Dims, remainder: Literal["none", "self"]) -> None:
         super().__init__()

@@ -31,9 +31,8 @@ class TAPE(PositionalEncoding):
     first.
     """
 
-    filled = ("width",)
     shift_invariant = True
-    fractional = True
+    reads_positions = float
 
     def __init__(self, dims: Dims, base: PositiveFloat, width: PositiveInt | None) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class TAPE(PositionalEncoding):
         self.updates = dims.layer < dims.n_layers - 1
         self.width: int | None = None
         if not self.updates:
-            self.idle = frozenset({"layer_state", "update_state"})
+            self.unused = {"layer_state", "update_state"}
             return
         self.width = width = 4 * dims.n_heads if width is None else width
         self.attended = nn.Parameter(torch.zeros(dims.n_heads))

@@ -24,8 +24,7 @@ class TRA(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
-    needs_softmax = "its threshold"
+    reads_positions = None
 
     def __init__(self, dims: Dims) -> None:
         super().__init__()

@@ -25,8 +25,6 @@ class TUPE(PositionalEncoding):
     [CLS].
     """
 
-    filled = ("max_len",)
-
     def __init__(
         self, dims: Dims, max_len: PositiveInt | None, relative: bool, share_layers: bool
     ) -> None:
@@ -38,7 +36,6 @@ class TUPE(PositionalEncoding):
         self.query = nn.Linear(dims.d_model, dims.heads_width)
         self.key = nn.Linear(dims.d_model, dims.heads_width, bias=False)
         nn.init.zeros_(self.query.bias)
-        self.any_order = not relative
         self.relative = T5(dims, 32, 128, share_layers) if relative else None
 
     def rotate(

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from pydantic import FiniteFloat
 from torch import Tensor, nn
 
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_content
 from pe_lab.pe.functional import widened
 
 CHUNK = 16
@@ -32,8 +32,7 @@ class Wall(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = False
-    replaces_content = True
+    reads_positions = None
 
     def __init__(self, dims: Dims, start: FiniteFloat) -> None:
         super().__init__()
@@ -41,6 +40,7 @@ class Wall(PositionalEncoding):
         self.gate = nn.Linear(dims.d_model, dims.heads_width)
         nn.init.constant_(self.gate.bias, start)
 
+    @replaces_content
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:

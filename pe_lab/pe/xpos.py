@@ -33,7 +33,7 @@ class XPos(PositionalEncoding):
     """
 
     shift_invariant = True
-    fractional = True
+    reads_positions = float
 
     def __init__(
         self,
@@ -51,12 +51,6 @@ class XPos(PositionalEncoding):
         log_z = ((share + gamma) / (1 + gamma)).log() / scale_base
         self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
         self.log_z = nn.Buffer(log_z, persistent=False)
-
-    def size_for(self, positions: int) -> tuple[str, float]:
-        if positions == self.max_len:
-            whole = self.scale_base.is_integer()
-            return "scale_base", int(self.scale_base) if whole else self.scale_base
-        return "scale_base", math.ceil((positions - 1) * self.steepest / REACH)
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs

@@ -37,9 +37,7 @@ def build_encodings(
     encoded = [
         layer
         for layer in layers
-        if layer not in without
-        and made[layer].active
-        and (layer == 0 or made[layer].hooks() - {"embed"})
+        if layer not in without and made[layer].hooks() - (frozenset() if layer == 0 else {"embed"})
     ]
     if not encoded:
         return [NoPE(dims.at_layer(layer)) for layer in layers]
@@ -108,7 +106,8 @@ def refused_positions(
 
     def fits(one: PositionalEncoding) -> bool:
         read = len(positions.axes) in (0, one.axes) and (positions.increasing or one.any_order)
-        return (read and (positions.whole or one.fractional)) or not one.reads_positions
+        whole = positions.whole or one.reads_positions is float
+        return (read and whole) or one.reads_positions is None
 
     if fits(encoding):
         return None

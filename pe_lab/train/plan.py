@@ -148,11 +148,12 @@ def _too_long(
     if never or (too_long and not config.eval.skip_too_long):
         assert longest is not None
         name, need = next(iter(too_long.items()))
-        key, size = limited[longest].size_for(longest)
-        remedy = f"raise pe.{key} to {limited[longest].size_for(max(too_long.values()))[1]}"
+        remedy = f"raise the key of pe that limits it until it reaches {max(too_long.values())}"
         if not never:
             remedy += " or set eval.skip_too_long=true to report such splits as not applicable"
-        raise UsageError(f"pe.{key}={size} is too short: {name} needs {need} positions; {remedy}")
+        raise UsageError(
+            f"pe has {longest} positions, which is too short: {name} needs {need}; {remedy}"
+        )
     return too_long
 
 
@@ -163,12 +164,10 @@ def _check_generation(config: Config, task: Task, encodings: Sequence[Positional
             "eval.generate=true is not allowed: this task's answers are not one run at the "
             "end of the sequence; set eval.generate=false"
         )
-    whole = next((e.whole_sequence for e in encodings if e.whole_sequence), None)
-    if config.eval.generate and whole is not None:
+    if config.eval.generate and any(encoding.whole_sequence for encoding in encodings):
         raise UsageError(
-            f"eval.generate=true is not allowed with pe.{whole}, which reads the length of the "
-            "whole sequence, not known while it is written: set eval.generate=false or change "
-            f"pe.{whole.partition('=')[0]}"
+            "eval.generate=true is not allowed with this encoding, which reads the length of the "
+            "whole sequence, not known while it is written: set eval.generate=false"
         )
 
 
