@@ -165,6 +165,6 @@ def encoding_numbers(section: dict[str, Any], dims: Dims) -> int:
             made = instantiate(section, "pe", PositionalEncoding, dims.at_layer(layer))
             numbers += sum(tensor.numel() for tensor in (*made.parameters(), *made.buffers()))
             shares = made.share_layers or type(made).share is not PositionalEncoding.share
-            if shares or made.only_at_input():
+            if shares or made.hooks() <= {"embed"}:
                 break
     return numbers
