@@ -23,18 +23,16 @@ from pe_lab.core.console import console
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.options import Flag, parse
 from pe_lab.core.output import counted
+from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.labels import labels
-from pe_lab.results.presentation.formats import Cell, Format, Table, print_tables
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import RunFolder
-
-COLUMNS = ("task", "encoding", "seed", "hash", "setting", "state", "age", "size")
 
 
 class RunsOptions(RunOptions):
     command = "runs"
 
-    format: Format = "table"
+    format: OutputFormat = "table"
     check: Flag = False
 
 
@@ -51,13 +49,18 @@ def show(words: Sequence[str]) -> None:
         check_files(runs)
         return
     names = labels(runs) if len(runs) else {}
-    found = [_facts(run, names) for run in runs.iter_rows(named=True)]
-    found.sort(key=lambda facts: -facts["age_s"])
-    notes = [] if found else [f"no runs in {' '.join([options.runs_dir, *options.filters])}"]
-    lines = [[Cell(text) for text in _texts(facts)] for facts in found]
-    title = f"{counted(len(found), 'run')}, {_size(sum(facts['bytes'] for facts in found))}"
-    tables = [Table(title, COLUMNS, len(COLUMNS) - 2, lines)] if found else []
-    print_tables(options.format, tables, pl.DataFrame(found), None, notes, {})
+    facts = [_facts(run, names) for run in runs.iter_rows(named=True)]
+    facts.sort(key=lambda one: -one["age_s"])
+    if facts:
+        size = sum(one["bytes"] for one in facts)
+        frame = pl.DataFrame(facts, infer_schema_length=None)
+        shown = frame.with_columns(state=pl.struct("state", "step", "steps"))
+        title = f"{counted(len(facts), 'run')}, {_size(size)}"
+        table = Table(shown, FORMATS, title, headings=HEADINGS)
+        print_tables(options.format, [table], frame)
+    else:
+        among = " ".join([options.runs_dir, *options.filters])
+        print_tables(options.format, [], notes=[f"no runs in {among}"])
 
 
 def check_files(runs: pl.DataFrame) -> None:
@@ -86,17 +89,9 @@ def _facts(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _texts(facts: dict[str, Any]) -> list[str]:
-    state = facts["state"]
-    if state != "finished" and facts["steps"]:
-        state += f" {facts['step']}/{facts['steps']}"
-    words = [facts[key] for key in ("task", "pe", "seed", "hash", "setting")]
-    return [
-        *("-" if word is None else str(word) for word in words),
-        state,
-        _age(facts["age_s"]),
-        _size(facts["bytes"]),
-    ]
+def _state(state: dict[str, Any]) -> str:
+    under_way = state["state"] != "finished" and state["steps"]
+    return f"{state['state']} {state['step']}/{state['steps']}" if under_way else state["state"]
 
 
 def _changed_and_size(folder: Path) -> tuple[float, int]:
@@ -123,3 +118,10 @@ def _size(count: float) -> str:
         if count >= length:
             return f"{count / length:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+FORMATS: dict[str, Format] = {
+    **dict.fromkeys(("task", "pe", "seed", "hash", "setting"), str),
+    **{"state": _state, "age_s": _age, "bytes": _size},
+}
+HEADINGS = {"pe": "encoding", "age_s": "age", "bytes": "size"}

@@ -95,7 +95,7 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     wide = part.group_by(by, maintain_order=True).agg(
         *(pl.col("cell").filter(across == column).first().alias(column) for column in columns),
         n=pl.col("n").max(),
-        seeds=pl.col("seeds").flatten().unique().sort(),
+        seeds="seeds",
         _rate=-(pl.col("k") / pl.col("n")).filter(ood).mean().round(12) if rates else pl.lit(0),
         _ood=ood_mean.mean(),
         _in_domain=mean.filter(across == IN_DOMAIN).first().fill_null(0.0),
@@ -105,9 +105,11 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     wide = _sorted(wide, layout, rates and any(c not in (IN_DOMAIN, OOD) for c in columns))
     # Settings that differ only in the encoding need no second column, and seeds from 0 on neither.
     words = [key for key in by if key != "setting" or any(wide["setting"])]
-    consecutive = all(seeds == list(range(len(seeds))) for seeds in wide["seeds"].to_list())
+    seeds = [sorted({seed for cell in cells for seed in cell}) for cells in wide["seeds"].to_list()]
+    consecutive = all(of_row == list(range(len(of_row))) for of_row in seeds)
     wide = wide.with_columns(
-        *(pl.Series(key, ["-" if v is None else text(v) for v in wide[key]]) for key in words)
+        pl.Series("seeds", seeds),
+        *(pl.Series(key, ["-" if v is None else text(v) for v in wide[key]]) for key in words),
     )
     formats: dict[str, Format] = {**dict.fromkeys(words, str), "n": str}
     formats |= {} if consecutive else {"seeds": seeds_text}
