@@ -15,29 +15,28 @@
                                                    the run
     pe-lab eval run=.. generate=true               also let the model generate the answers
     pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
-    pe-lab eval run=.. format=csv out=FILE.csv     table, csv, json, markdown or latex; the file
+    pe-lab eval run=.. format=csv                  table, csv, json, markdown or latex
+    pe-lab eval run=.. to=FILE.csv                 the numbers; .svg, .png or .pdf: the chart
 
 Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
 unless force=true, so an interrupted command can be run again. If memory runs out, the batch is
-halved. The numbers are also written to a new csv file, with a chart (.svg) next to it:
-out=FILE.csv, else evaluations/TIME.csv in the runs_dir of the runs.
+halved. pe-lab results evaluations=true and pe-lab report show all that is recorded.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
-import os
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 from pydantic import Field, PositiveInt
 
-from pe_lab.cli.run_argument import common_runs_dir, finished_runs
+from pe_lab.cli.run_argument import finished_runs
 from pe_lab.core.console import logger
-from pe_lab.core.errors import Interrupted, PeLabError, RunError, UsageError
+from pe_lab.core.errors import Interrupted, PeLabError, RunError, UsageError, writing
+from pe_lab.core.files import write_new_file
 from pe_lab.core.options import (
     AtLeastOne,
     CommaSeparated,
@@ -50,6 +49,7 @@ from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.results.tables import Spread
 
 LINE_INTERVAL_S = 30.0
+FILES = (".csv", ".svg", ".png", ".pdf")
 
 
 class EvalOptions(Options):
@@ -71,7 +71,7 @@ class EvalOptions(Options):
     format: OutputFormat = "table"
     metric: str = "error"
     spread: Spread = "sd"
-    out: str | None = None
+    to: Path | None = None
 
 
 def show(words: Sequence[str]) -> None:
@@ -85,10 +85,10 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(EvalOptions, rest)
     paths, unfinished = finished_runs(options.run, options.runs_dir)
-    out = _out(options.out, common_runs_dir(paths) or options.runs_dir)
+    if options.to and (options.to.suffix not in FILES or options.to.exists()):
+        raise UsageError(f"to={options.to}: give a new file, {', '.join(FILES)}")
     # Imported here: torch takes a second.
     from pe_lab.evaluate.evaluate import evaluate
-    from pe_lab.report.page import write_evaluations
     from pe_lab.results.evaluations import check_metric, evaluation_tables
     from pe_lab.results.selection import unfinished_notes
     from pe_lab.results.table import runs_of
@@ -124,8 +124,9 @@ def show(words: Sequence[str]) -> None:
         raise left_out[0]
     across = "split" if options.lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, options.spread, across)
-    written = f"written to {write_evaluations(evaluated, out, metric)}"
-    lines = [*notes(evaluated), written, *unfinished_notes(runs_of(unfinished))]
+    if options.to is not None:
+        _write(evaluated, options.to, metric)
+    lines = [*notes(evaluated), *unfinished_notes(runs_of(unfinished))]
     print_tables(options.format, tables, evaluated, lines, {"metric": metric})
     if left_out:
         runs = f"{len(left_out)} of {len(paths)} runs not evaluated"
@@ -155,22 +156,20 @@ def notes(evaluated: pl.DataFrame) -> list[str]:
     return lines
 
 
-def _out(out: str | None, runs_dir: Path) -> Path:
-    """The csv file to write; it does not exist yet, and its folder is writable."""
-    if out is None:
-        # Microseconds, as several evaluations may start at once.
-        path = runs_dir / "evaluations" / f"{datetime.now():%Y-%m-%dT%H-%M-%S-%f}.csv"
-    else:
-        path = Path(out)
-        if path.suffix != ".csv":
-            raise UsageError(f"out={out} is not allowed: give a file that ends in .csv")
-        for file in (path, path.with_suffix(".svg")):
-            if file.exists():
-                raise UsageError(f"out={out}: {file} is there already, give another name")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"{path} cannot be written: give out=FILE.csv in another folder")
-    return path
+def _write(evaluated: pl.DataFrame, path: Path, metric: str) -> None:
+    """Write the numbers, or the chart of the metric against the length."""
+    from pe_lab.report.page import draw_evaluations
+    from pe_lab.results.labels import named
+    from pe_lab.results.table import runs_of
+
+    names = named(runs_of(evaluated["path"].unique(maintain_order=True)))
+    content = (
+        evaluated.write_csv().encode()
+        if path.suffix == ".csv"
+        else draw_evaluations(evaluated, names, metric, path.suffix[1:])
+    )
+    with writing(path, "another to="):
+        write_new_file(path, content)
 
 
 class Progress:

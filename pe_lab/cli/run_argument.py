@@ -80,22 +80,6 @@ def finished_runs(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     return done, [path for path in paths if path not in done]
 
 
-def common_runs_dir(paths: Sequence[Path]) -> Path | None:
-    """The runs_dir that all these runs were written in; None where there is no such one, or a run
-    was moved out of it."""
-    found = {_runs_dir(path if len(path.parents) > 2 else path.absolute()) for path in paths}
-    return found.pop() if len(found) == 1 else None
-
-
-def _runs_dir(path: Path) -> Path | None:
-    try:
-        summary = RunFolder(path).summary() or {}
-    except PeLabError:
-        return None
-    here = "-".join(path.parts[-3:])
-    return path.parents[2] if str(summary.get("run_id", "")).startswith(here) else None
-
-
 def matching_runs(text: str, runs_dir: Path) -> list[Path]:
     """The runs of a list of folders, patterns and parts of paths; UsageError where one has none."""
     # A path may have a comma in it.

@@ -1,119 +1,236 @@
-"""The report as one HTML file: an overview, a sentence for each task, and the rest folded; and its
-charts, and those of ``pe-lab eval``, as files."""
+"""The report as one HTML file: an overview, and for each task its table and charts."""
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import orjson
 import polars as pl
 
-from pe_lab.core.errors import PeLabError, UsageError, writing
-from pe_lab.core.files import replace_file, write_new_file
-from pe_lab.core.metrics import is_share
-from pe_lab.report.charts import CONFIG, Spec, charts, error_by_length, figure
-from pe_lab.report.data import Section, evaluated, evaluated_sections, sections
+from pe_lab.core.errors import PeLabError
+from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
+from pe_lab.evaluate.record import TRAINED
+from pe_lab.report.charts import CONFIG, Chart, chart_of_evaluations, charts_of_task
 from pe_lab.report.html import drawn, rendered
-from pe_lab.report.inspection import fragment, whole_chart
-from pe_lab.report.tables import overview, picture, sentence, table
+from pe_lab.report.inspection import fragment
 from pe_lab.results import verdicts
-from pe_lab.results.labels import labels
-from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
-from pe_lab.results.table import FACTS, by_split, runs_of, text
-from pe_lab.store.files import digest_of
+from pe_lab.results.evaluations import evaluation_tables, recorded
+from pe_lab.results.format import Table
+from pe_lab.results.groups import grouped
+from pe_lab.results.labels import Names, named
+from pe_lab.results.protocol import threshold
+from pe_lab.results.table import FACTS, text
+from pe_lab.results.tables import Layout, tables, tuning_note
 
 if TYPE_CHECKING:
     from pe_lab.explain.inspect import Inspection
 
 GENERATOR = "pe-lab report"
-NO_SETTING = {*FACTS, "runs_dir", "force", "debug"} - {"task", "pe", "seed"}
-MAX_VALUES = 12
-"""Maximum of values listed for a key; the rest are counted."""
-MAX_INSPECTED, MAX_INSPECTED_PER_TASK = 8, 4
-"""Limits on the runs that are inspected by default."""
+MOST_VALUES, MOST_INSPECTED = 12, 4
+"""Values listed for a key, and runs inspected by default."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """What the page and the chart files are made of.
+class Section:
+    """What the page says of one task.
 
     Args:
-        evaluated: the sections of evaluations, shown with their tasks.
-        unread: a message for each file that cannot be read.
-        refused: a message for each run that could not be inspected.
+        sentence: the answer first.
+        evaluations: the tables by ``pe-lab eval``.
+        shared, differing: key -> its values, as on the command line.
+        runs: the finished runs.
     """
 
-    trained: Sequence[Section]
-    evaluated: Sequence[Section]
-    unread: Sequence[str]
-    inspections: Sequence[Inspection]
-    refused: Sequence[str]
+    task: str
+    sentence: str
+    table: Table
+    charts: Sequence[Chart]
+    evaluations: Sequence[Table]
+    shared: Mapping[str, str]
+    differing: Mapping[str, str]
+    runs: pl.DataFrame
 
 
-def report(runs: pl.DataFrame, where: str | None, inspect: str | None) -> Report:
-    """The report of these runs.
+def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Section], list[str]]:
+    """A section for each task, and a message for each file that cannot be read.
 
     Args:
-        where: the condition that selected the runs.
-        inspect: the folders of runs to inspect, separated by commas, or "none"; by default one run
-            of the best encodings of each task.
-
-    Raises:
-        UsageError: a run of ``inspect`` cannot be inspected.
+        runs: as ``read_runs`` gives them.
+        where: the condition that selected them.
     """
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
-        return Report([], [], [], [], [])
+        return [], []
+    groups, names = grouped(finished), named(finished)
+    evaluated, unread = recorded(finished)
     why, unjudged = verdicts.recorded(finished)
-    trained = sections(finished, by_split(finished), where, why)
-    since, unread = evaluated(finished, where)
-    paths = [] if inspect == "none" else inspect.split(",") if inspect else _best(trained)
-    found, refused = [], []
-    for path in paths:
+    sections = []
+    for table in tables(groups, names, Layout()):
+        task = table.title.partition(":")[0]
+        part = finished.filter(pl.col("task") == task)
+        of_task = evaluated.filter(pl.col("task") == task)
+        evaluations = [] if of_task.is_empty() else evaluation_tables(of_task)
+        table = replace(table, notes=(*table.notes, *tuning_note(part, ["pe", "setting"], where)))
+        shared, differing = _settings(part)
+        charts = charts_of_task(
+            part, _label(names), _labels_in_order(table), _thresholds(task, groups)
+        )
+        if evaluations:
+            charts.append(_chart_of(of_task, names))
+        table = _with_verdicts(table, part, names, why)
+        sections.append(Section(task, sentence_of(table), table, charts, evaluations, shared,
+                                differing, part))  # fmt: skip
+    return sections, [*unread, *unjudged]
+
+
+def _label(names: Names) -> pl.Expr:
+    """The encoding and the keys in which its setting differs."""
+    differs = pl.col("setting").replace_strict(names.labels, default="", return_dtype=pl.String)
+    return pl.format("{} {}", "pe", differs.fill_null("")).str.strip_chars()
+
+
+def _labels_in_order(table: Table) -> list[str]:
+    rows = table.frame.iter_rows(named=True)
+    return [f"{row['pe']} {_setting(row)}".strip() for row in rows]
+
+
+def _setting(row: Mapping[str, Any]) -> str:
+    return "" if row.get("setting") in (None, "-") else str(row["setting"])
+
+
+def _thresholds(task: str, groups: pl.DataFrame) -> dict[str, float]:
+    splits = groups.filter(pl.col("task") == task)["split"].unique(maintain_order=True)
+    return {split: threshold(task, split) for split in splits if split != OOD}
+
+
+def _with_verdicts(
+    table: Table, runs: pl.DataFrame, names: Names, why: Mapping[str, Sequence[Any]]
+) -> Table:
+    """The table with what ``pe-lab why`` found of each row, if it found anything."""
+    words = {}
+    for pe, setting in runs.select("pe", "setting").unique().iter_rows():
+        if setting in why:
+            cell = verdicts.leading(why[setting])
+            words[pe, names.labels.get(setting) or ""] = f"{cell.split}: {cell.verdict.cause}"
+    if not words:
+        return table
+    column = [words.get((row["pe"], _setting(row))) for row in table.frame.iter_rows(named=True)]
+    frame = table.frame.with_columns(why=pl.Series(column, dtype=pl.String))
+    return replace(table, frame=frame, formats={**table.formats, "why": str})
+
+
+def ood_rate(row: Mapping[str, Any]) -> float | None:
+    """The success rate of a row of a task's table, averaged over its splits out of domain."""
+    cells = [
+        cell
+        for split, cell in row.items()
+        if isinstance(cell, dict) and split not in (IN_DOMAIN, OOD) and cell["k"] is not None
+    ]
+    rates = [cell["k"] / max(cell["most"], 1) for cell in cells]
+    return sum(rates) / len(rates) if rates else None
+
+
+def sentence_of(table: Table) -> str:
+    """Which rows generalise best, in words."""
+    rows = list(table.frame.iter_rows(named=True))
+    rates = [(rate, row) for row in rows if (rate := ood_rate(row)) is not None]
+    several = max((row["n"] for row in rows), default=0)
+    if not rates or several < 2:
+        return f"{len(rows)} settings of one seed: a success rate needs several seeds."
+    highest = max(rate for rate, _ in rates)
+    if highest == 0:
+        return "No encoding generalises to a split out of domain."
+    first = [f"{row['pe']} {_setting(row)}".strip() for rate, row in rates if rate == highest]
+    shown = ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
+    return (
+        f"Highest success rate, averaged over the splits out of domain: {shown}, "
+        f"{100 * highest:.0f} % of {several} seeds."
+    )
+
+
+def overview_of(sections: Sequence[Section]) -> Table:
+    """Encodings by tasks: the mean success rate out of domain of the setting with most seeds."""
+    rates: dict[str, dict[str, float | None]] = {}
+    for section in sections:
+        rows = sorted(section.table.frame.iter_rows(named=True), key=lambda row: -row["n"])
+        for row in rows:
+            rates.setdefault(row["pe"], {}).setdefault(section.task, ood_rate(row))
+    tasks = [section.task for section in sections]
+
+    def mean(pe: str) -> float:
+        known = [rate for rate in rates[pe].values() if rate is not None]
+        return sum(known) / max(len(known), 1)
+
+    order = sorted(rates, key=lambda pe: (-len(rates[pe]), -mean(pe)))
+    rows = [{"encoding": pe, **{task: rates[pe].get(task) for task in tasks}} for pe in order]
+    schema = {"encoding": pl.String, **dict.fromkeys(tasks, pl.Float64)}
+    formats = {"encoding": str, **dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %")}
+    note = "The success rate, averaged over the splits out of domain. -: not run."
+    return Table(pl.DataFrame(rows, schema), formats, "Success rates by encoding and task", (note,))
+
+
+def shades_of(table: Table) -> list[list[float | None]]:
+    """How good each cell is, from 0 to 1; None: a word, or nothing was measured."""
+    columns = [table.frame[name] for name in table.formats or table.frame.columns]
+    worst = max((c["mean"] or 0 for s in columns for c in s if isinstance(c, dict)), default=0)
+
+    def shade(cell: Any) -> float | None:
+        if isinstance(cell, float):
+            return cell
+        if not isinstance(cell, dict) or cell["mean"] is None:
+            return None
+        return cell["k"] / cell["n"] if cell["rated"] else 1 - cell["mean"] / (worst or 1)
+
+    return [[shade(series[row]) for series in columns] for row in range(len(table.frame))]
+
+
+def inspect_best(sections: Sequence[Section], paths: Sequence[str] | None) -> list[Inspection]:
+    """Inspections of these runs; None: of the best rows of the tasks, those that can be inspected.
+
+    Raises:
+        PeLabError: a run of ``paths`` cannot be inspected.
+    """
+    chosen = list(paths or ())
+    for section in sections if paths is None else ():
+        first = section.table.frame["pe"].head(2).to_list()
+        best = (
+            section.runs.filter(pl.col("pe").is_in(first)).sort("seed").unique("pe", keep="first")
+        )
+        chosen += [path for path in best["path"] if (Path(path) / "checkpoint.pt").exists()]
+    inspections = []
+    for path in chosen if paths is not None else chosen[:MOST_INSPECTED]:
         # Imported here: this is the only part that needs torch.
         from pe_lab.explain.inspect import inspect_run
 
         try:
-            found.append(inspect_run(path))
-        except PeLabError as error:
-            if inspect is not None:
+            inspections.append(inspect_run(path))
+        except PeLabError:
+            if paths is not None:
                 raise
-            refused.append(str(error))
-    return Report(trained, since, [*unread, *unjudged], found, refused)
+    return inspections
 
 
-def _best(found: Sequence[Section]) -> list[str]:
-    """Runs with weights: per task, the lowest seed of each of the best encodings."""
-    each = min(MAX_INSPECTED_PER_TASK, max(1, MAX_INSPECTED // max(1, len(found))))
-    paths: list[str] = []
-    for section in found[:MAX_INSPECTED]:
-        of_task: dict[str, str] = {}
-        for setting in section.settings:
-            folders = section.runs.filter(setting=setting.name).sort("seed")["path"]
-            with_weights = (path for path in folders if (Path(path) / "checkpoint.pt").is_file())
-            if setting.pe not in of_task and (path := next(with_weights, None)):
-                of_task[setting.pe] = path
-        paths += list(of_task.values())[:each]
-    return paths
-
-
-def render(content: Report, runs: pl.DataFrame, title: str, command: str) -> str:
+def render_report(
+    sections: Sequence[Section],
+    runs: pl.DataFrame,
+    inspections: Sequence[Inspection],
+    unread: Sequence[str],
+    title: str,
+    command: str,
+) -> str:
     """The HTML of the page.
 
     Args:
         runs: all of them, unfinished ones too.
         command: that made the page.
     """
+    unfinished = runs.filter(pl.col("state") != "finished")
     return rendered(
         "pe_lab.report",
         "report.html",
@@ -122,15 +239,13 @@ def render(content: Report, runs: pl.DataFrame, title: str, command: str) -> str
         command=command,
         made=datetime.now().astimezone(),
         versions=f"pe-lab {metadata.version('pe-lab')}, Python {sys.version.split()[0]}",
-        report=content,
+        sections=sections,
+        overview=overview_of(sections) if len(sections) > 1 else None,
         states=states(runs),
-        unfinished=_unfinished(runs),
-        provenance=_provenance(runs.filter(pl.col("state") == "finished")["path"]),
-        overview=overview(content.trained),
-        sentence=sentence,
-        table=table,
-        charts=charts,
-        settings=_settings,
+        unread=unread,
+        unfinished=unfinished.select("path", "state", "step", "steps", "message").rows(),
+        inspections=inspections,
+        shades=shades_of,
         fragment=fragment,
     )
 
@@ -141,149 +256,43 @@ def states(runs: pl.DataFrame) -> str:
     return ", ".join(f"{n} {state}" for state, n in ranked)
 
 
-def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The keys that all runs share, and those in which they differ, with values as on the command
-    line."""
-    common, differing = {}, {}
+def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
+    """The keys that all runs share, and those in which they differ, each with its values."""
+    shared, differing = {}, {}
     for key in runs.columns:
-        if key in NO_SETTING or "/" in key or key.startswith("tracker"):
+        if key in FACTS or "/" in key or key.startswith(("tracker", "runs_dir")):
             continue
         values = Counter(map(text, runs[key].drop_nulls().to_list()))
         if len(values) == 1 and values.total() == len(runs):
-            common[key] = next(iter(values))
+            shared[key] = next(iter(values))
         elif values:
-            differing[key] = _counted(values)
-    return common, differing
+            listed = [f"{value} x{n}" for value, n in values.most_common(MOST_VALUES)]
+            more = len(values) - len(listed)
+            differing[key] = ", ".join([*listed, *([f"{more} more"] if more > 0 else [])])
+    return shared, differing
 
 
-def _counted(values: Counter[str]) -> list[str]:
-    """The most frequent values, each with its number of runs, and how many more there are."""
-    ranked = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
-    more = len(ranked) - MAX_VALUES
-    shown = [f"{value} ×{n}" for value, n in ranked[:MAX_VALUES]]
-    return [*shown, f"and {more} more"] if more > 0 else shown
-
-
-def _unfinished(runs: pl.DataFrame) -> list[tuple[str, ...]]:
-    """Every run without a result: path, state, step of steps, and why."""
-    columns = ("path", "state", "step", "steps", "message")
-    rows = runs.filter(pl.col("state") != "finished").select(columns).iter_rows()
-    return [
-        (path, state, "" if step is None else f"{step} of {steps}", message or "")
-        for path, state, step, steps, message in rows
-    ]
-
-
-def _provenance(paths: Iterable[str]) -> dict[str, list[str]]:
-    """What the finished runs were made with, each value with its number of runs. Of a run that was
-    resumed, the last start counts."""
-    values: dict[str, Counter[str]] = {name: Counter() for name in MADE_WITH}
-    for path in paths:
-        for name, value in zip(MADE_WITH, environment_of(Path(path)), strict=True):
-            values[name][value or "not recorded"] += 1
-    return {name: _counted(of) for name, of in values.items()}
-
-
-RECORD = "charts.json"
-"""Name and SHA-256 of each file that was written: only these are overwritten."""
-
-
-def chart_files(content: Report, form: str) -> dict[str, Spec]:
-    """File name -> its chart: the overview, the table and charts of every section, and each
-    inspection."""
-    specs: dict[str, Spec] = {}
-    if content.trained:
-        specs["overview"] = picture(overview(content.trained))
-    for section in (*content.trained, *content.evaluated):
-        specs[f"{section.title} table"] = picture(table(section))
-        for chart in charts(section):
-            specs[f"{section.title} {chart.name}"] = figure(section, chart)
-    for inspection in content.inspections:
-        name = f"{inspection.task} {inspection.pe} seed{inspection.seed} inspection"
-        if name in specs:  # of another setting
-            name = f"{inspection.task} {inspection.pe} {inspection.path.name} inspection"
-        specs[name] = _inspection(inspection)
-    return {re.sub(r"[^\w.]+", "-", name) + f".{form}": spec for name, spec in specs.items()}
-
-
-def _inspection(inspection: Inspection) -> Spec:
-    """The chart of an inspection under its title, with the first head, map and query chosen."""
-    caption = wrap(inspection.summary, 110)
-    title = {"text": inspection.heading, "subtitle": caption, "anchor": "start"}
-    return {**whole_chart(inspection), "title": title, "background": "#fff"}
-
-
-def write_charts(files: dict[str, Spec], folder: Path) -> None:
-    """Draw all of them into ``folder``.
-
-    Raises:
-        UsageError: a file of that name was not written by this function, or was changed since.
-        OSError: a file cannot be written.
-    """
-    record = _record(folder)
-    for name in files:
-        path = folder / name
-        if path.exists() and digest_of(path.read_bytes()) != record.get(name):
-            raise UsageError(
-                f"{path} was not written by pe-lab report, or was changed since, and is left as "
-                "it is: move it away or choose another folder with out="
-            )
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        for name, spec in files.items():
-            image = drawn(spec, name.rpartition(".")[2])
-            replace_file(folder / name, image)
-            record[name] = digest_of(image)
-    finally:
-        replace_file(folder / RECORD, json.dumps(record, indent=1).encode())
-
-
-def _record(folder: Path) -> dict[str, str]:
-    try:
-        found = orjson.loads((folder / RECORD).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def write_evaluations(evaluated: pl.DataFrame, path: Path, metric: str) -> Path:
-    """Write ``path``, exact numbers and shares instead of %, and a chart of it (.svg) where
-    something was measured; both are new files. Returns the path.
-
-    Raises:
-        RunError: a file exists, or cannot be written.
-    """
-    write_new(path, evaluated.write_csv().encode())
-    if evaluated["error"].is_not_null().any():
-        write_new(path.with_suffix(".svg"), drawn(evaluation_chart(evaluated, metric), "svg"))
-    return path
-
-
-def write_new(path: Path, content: bytes) -> None:
-    """Write a new file, in a new folder if need be; RunError if it exists or cannot be written."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_new_file(path, content)
-
-
-def evaluation_chart(evaluated: pl.DataFrame, metric: str) -> Spec:
-    """The metric by length: a chart for each task and split, a line for each setting and
-    encoding."""
-    runs = runs_of(evaluated["path"].unique(maintain_order=True))
+def _chart_of(evaluated: pl.DataFrame, names: Names, metric: str = "error") -> Chart:
+    """The chart of evaluations, as ``evaluate`` and ``recorded`` give them."""
+    trained = pl.col("encoding") == TRAINED
+    encoding = pl.when(trained).then(pl.format("{} (trained)", "pe")).otherwise("encoding")
+    setting = pl.col("setting").replace_strict(names.labels, default="", return_dtype=pl.String)
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
-    guess = {"error": pl.col("guess"), "accuracy": 1 - pl.col("guess")}.get(metric)
-    rows = evaluated.filter(pl.col("error").is_not_null()).with_columns(
-        error=value, guess=pl.lit(None, pl.Float64) if guess is None else guess
+    rows = evaluated.select(
+        label=pl.format("{} {}", encoding, setting.fill_null("")).str.strip_chars(),
+        panel=pl.format("{}, {}", "task", "split"),
+        x="tokens",
+        value=(100 if is_share(metric) else 1) * value,
     )
-    unit, title = (100, f"{metric} (%)") if is_share(metric) else (1, metric)
-    figures = [
-        figure(section, error_by_length(section, title, unit))
-        for section in evaluated_sections(rows, runs, labels(runs))
-    ]
-    return {
-        "$schema": figures[0]["$schema"],
-        "hconcat": [
-            {k: v for k, v in f.items() if k not in ("config", "$schema")} for f in figures
-        ],
-        "config": {**CONFIG, "background": "#fff"},
-    }
+    return chart_of_evaluations(rows, f"{metric} (%)" if is_share(metric) else metric)
+
+
+def draw_evaluations(evaluated: pl.DataFrame, names: Names, metric: str, form: str) -> bytes:
+    """The chart of evaluations as a file: svg, png or pdf, on white."""
+    return draw_chart(_chart_of(evaluated, names, metric), "", form)
+
+
+def draw_chart(chart: Chart, heading: str, form: str) -> bytes:
+    """A chart with its title and its note as a file for a paper: svg, png or pdf, on white."""
+    title = {"text": f"{heading} {chart.title}".strip(), "subtitle": chart.note, "anchor": "start"}
+    return drawn({**chart.spec, "title": title, "config": {**CONFIG, "background": "#fff"}}, form)
