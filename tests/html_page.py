@@ -1,7 +1,6 @@
 """A page of the report, parsed."""
 
 import json
-import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -41,7 +40,7 @@ class Page(HTMLParser):
         """The specifications of all charts."""
         json_type = ("type", "application/json")
         scripts = (e for e in self.all("script") if json_type in e["attributes"].items())
-        return [unpacked(json.loads(e["text"])) for e in scripts]
+        return [json.loads(e["text"]) for e in scripts]
 
     def inside(self, id: str) -> str:
         """The text of the element of this id."""
@@ -49,23 +48,7 @@ class Page(HTMLParser):
         return " ".join(text.split())
 
 
-def unpacked(spec: Any) -> Any:
-    """The specification with its rows as Vega-Lite has them."""
-    data = spec["data"]
-    if isinstance(data, dict) and "tables" in data:
-        rows = [
-            dict(zip(t["columns"], row, strict=True)) for t in data["tables"] for row in t["rows"]
-        ]
-        spec = {**spec, "data": {"values": rows}}
-    return spec
-
-
 def values(spec: Any) -> list[dict[str, Any]]:
     """The rows of a chart."""
     found: list[dict[str, Any]] = spec["data"]["values"]
     return found
-
-
-def texts(svg: str) -> list[str]:
-    """What stands in a picture."""
-    return re.findall(r">([^<]+)</(?:text|tspan)>", svg)

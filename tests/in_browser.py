@@ -38,7 +38,7 @@ def page_of(runs: Path, factory: pytest.TempPathFactory) -> str:
     """The address of a report of these runs."""
     out = factory.mktemp("page")
     with working_in(runs.parent):
-        assert main(["report", f"out={out}"]) == 0
+        assert main(["report", f"to={out}"]) == 0
     ARTEFACTS.mkdir(exist_ok=True)
     return (out / "index.html").as_uri()
 

@@ -85,7 +85,7 @@ def text(runs: Path) -> str:
     out = runs.parent / "page"
     if not out.exists():
         with working_in(runs.parent), redirect_stdout(StringIO()) as said:
-            assert main(["report", f"out={out}"]) == 0
+            assert main(["report", f"to={out}"]) == 0
         assert "32 finished, 1 failed, 1 not begun" in said.getvalue()
     return (out / "index.html").read_text()
 

@@ -454,7 +454,7 @@ def test_several_may_add_at_once(run: Run) -> None:
     path = run(*rope())
     (cell,) = cells([load(path)], [], ["in_domain"], [16], configs=EncodingConfigs())
     processes = [
-        start("eval", f"run={path}", "lengths=16,32", f"sequences={n}", f"out={n}.csv", cwd=folder)
+        start("eval", f"run={path}", "lengths=16,32", f"sequences={n}", cwd=folder)
         for n in (8, 9)
         if (folder := path.parents[3] / str(n)).mkdir() is None
     ]

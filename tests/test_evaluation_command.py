@@ -127,11 +127,10 @@ def test_which_runs_are_meant(run: str, number: int, runs: Path, here: Here) -> 
 
 def test_formats(here: Here, runs: Path) -> None:
     words = ("eval", f"run={first(runs)}", "pe=pi", "lengths=16")
-    ended = here(*words, "format=csv", "out=one.csv")
+    ended = here(*words, "format=csv", "to=one.csv")
     assert ended.out == Path("one.csv").read_text()
-    assert "written to one.csv" in ended.err
     assert ended.out.count("\n") == 3
-    content = json.loads(here(*words, "format=json", "out=two.csv").out)
+    content = json.loads(here(*words, "format=json").out)
     assert [row["encoding"] for row in content["rows"]] == ["trained", "pi"]
     assert content["rows"][0]["error"] == pl.read_csv("one.csv")["error"][0]
     assert here(*words, "format=markdown").out.splitlines()[2].startswith("| encoding | n |")
@@ -144,21 +143,9 @@ def test_formats(here: Here, runs: Path) -> None:
 def test_no_file_is_overwritten(here: Here, runs: Path) -> None:
     Path("a.csv").write_text("mine")
     Path("b.svg").write_text("mine")
-    for name in ("a", "b"):
-        assert_refused(here("eval", f"run={first(runs)}", f"out={name}.csv"), "is there already")
+    for name in ("a.csv", "b.svg", "table"):
+        assert_refused(here("eval", f"run={first(runs)}", f"to={name}"))
     assert not (first(runs) / NAME).exists()
-
-
-def test_the_csv_lies_in_the_runs_dir_of_the_runs(here: Here, runs: Path) -> None:
-    """It was in ./runs, whatever runs_dir the path was in; of a run that was moved out it is."""
-    elsewhere, alone = runs.parent / "elsewhere", runs.parent / "alone"
-    runs.rename(elsewhere)
-    for run in (first(elsewhere), first(elsewhere).relative_to(Path.cwd())):
-        assert "evaluations/" in here("eval", f"run={run}", "lengths=10").out
-    assert len(list(elsewhere.glob("evaluations/*.csv"))) == 2
-    assert not runs.exists()
-    shutil.copytree(first(elsewhere), alone / first(elsewhere).name)
-    assert "written to runs/evaluations/" in here("eval", f"run={alone}", "lengths=10").out
 
 
 def test_the_tables_of_runs_are_as_before_but_for_a_line(here: Here, runs: Path) -> None:
@@ -253,7 +240,6 @@ def test_an_encoding_of_ones_own(here: Here, runs: Path, monkeypatch: pytest.Mon
         (["sequences=0"], ["sequences=0"]),
         (["length=3"], ["length=3", "did you mean lengths?"]),
         (["lengths=8", "lengths=9"], ["given twice"]),
-        (["out=table"], ["out=table", ".csv"]),
         (["--config-dir"], ["--config-dir", "FOLDER"]),
         (["run=nothing"], ["given twice"]),
     ],

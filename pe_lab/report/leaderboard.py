@@ -269,7 +269,7 @@ def _seeds(
     )
     note = "A dot is the error of a run, the line is the threshold."
     spec = specification(chart, values) | {"config": CONFIG}
-    return Chart(task, "Every seed", note, spec)
+    return Chart(f"{task}: every seed", note, spec)
 
 
 def _seed_values(

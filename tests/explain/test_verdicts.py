@@ -144,7 +144,7 @@ def test_a_damaged_file_is_refused(run_cli, shipped):
 
 
 def test_the_report_has_a_column(folder, run_cli, tmp_path):
-    succeeded(run_cli("report", "seed=0,1", f"out={tmp_path}", "inspect=none"))
+    succeeded(run_cli("report", "seed=0,1", f"to={tmp_path}", "inspect=none"))
     page = (tmp_path / "index.html").read_text()
     assert_has(page, "far competitors<small>long_x2 2/2</small>", "defined in docs/why.md")
     assert_has(page, "alibi fails on flipflop at long_x2")
