@@ -29,7 +29,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
-from pe_lab.cli.run_argument import find_run, finished_runs
+from pe_lab.cli.run_argument import find_run, split_finished
 from pe_lab.cli.train import arguments, planned
 from pe_lab.cli.why import diagnosed
 from pe_lab.config.compose import run_composed
@@ -173,7 +173,7 @@ def why(
     Raises:
         PeLabError: there is no such run, or it cannot be diagnosed.
     """
-    paths, _ = finished_runs(str(run), Path(runs_dir))
+    paths, _ = split_finished(str(run), Path(runs_dir))
     folder = None if config_dir is None else str(config_dir)
     with _alone():
         return frame_of(diagnosed(paths, split, force=force, config_dir=folder))

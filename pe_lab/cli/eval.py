@@ -33,7 +33,7 @@ from typing import Literal
 import polars as pl
 from pydantic import Field, PositiveInt
 
-from pe_lab.cli.run_argument import finished_runs
+from pe_lab.cli.run_argument import split_finished
 from pe_lab.core.console import logger
 from pe_lab.core.errors import Interrupted, PeLabError, RunError, UsageError, writing
 from pe_lab.core.files import write_new_file
@@ -84,7 +84,7 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(EvalOptions, rest)
-    paths, unfinished = finished_runs(options.run, options.runs_dir)
+    paths, unfinished = split_finished(options.run, options.runs_dir)
     if options.to and (options.to.suffix not in FILES or options.to.exists()):
         raise UsageError(f"to={options.to}: give a new file, {', '.join(FILES)}")
     # Imported here: torch takes a second.

@@ -1,16 +1,16 @@
 """The runs that ``run=`` names on the command line."""
 
 import glob
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.options import Options
-from pe_lab.results.labels import labels
-from pe_lab.results.table import runs_of
 from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
+
+MOST_NAMED = 6
+"""Runs that a message names."""
 
 
 class RunArgument(Options):
@@ -24,38 +24,20 @@ class RunArgument(Options):
     runs_dir: Path = Path("runs")
 
 
-MOST = 6
-"""Runs that a message names."""
-
-
 def find_run(name: str, runs_dir: Path) -> Path:
-    """The only run that ``matching_runs`` finds.
+    """The only run that ``find_runs`` finds.
 
     Raises:
-        UsageError: there is no such run, or more than one; their settings are named.
+        UsageError: there is no such run, or more than one.
     """
-    found = matching_runs(name, runs_dir)
-    if len(found) == 1:
-        return found[0]
-    raise UsageError(
-        f"run={name} fits {len(found)} runs: {named(found)}; give more of the name, "
-        f"{_list_command(runs_dir)} lists them"
-    )
+    paths = find_runs(name, runs_dir)
+    if len(paths) != 1:
+        listed = ", ".join(map(str, paths[:MOST_NAMED]))
+        raise UsageError(f"run={name} fits {len(paths)} runs: {listed}; give more of the name")
+    return paths[0]
 
 
-def named(paths: Sequence[Path]) -> str:
-    """The runs as task/encoding/seed-hash, with the keys in which they differ."""
-    shown = runs_of(paths)
-    setting_of = dict(zip(shown["path"], shown["setting"], strict=True))
-    lines = labels(shown)
-    words = []
-    for path in paths[:MOST]:
-        label = lines.get(setting_of.get(str(path)) or "", "")
-        words.append("/".join(path.parts[-3:]) + (f" ({label})" if label else ""))
-    return ", ".join(words) + (", .." if len(paths) > MOST else "")
-
-
-def finished_runs(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
+def split_finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     """The finished and the unfinished runs of a list of folders, patterns and parts of paths.
 
     A single run is always returned as finished: loading it gives the precise error.
@@ -63,29 +45,19 @@ def finished_runs(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
     Raises:
         UsageError: no such run, or none of them is finished.
     """
-    paths = matching_runs(text, runs_dir)
-    if not paths:
-        raise UsageError(
-            "eval needs a finished run: give run=FOLDER, comma-separated, or a part of their "
-            f"names below runs_dir; {_list_command(runs_dir)} lists them"
-        )
-    if len(paths) == 1:
-        return paths, []
-    done = [path for path in paths if _is_finished(path)]
-    if not done:
-        raise UsageError(
-            f"run={text} names {len(paths)} runs, and none is finished ({named(paths)}): run "
-            "their commands again to continue them"
-        )
-    return done, [path for path in paths if path not in done]
+    paths = find_runs(text, runs_dir)
+    finished = paths if len(paths) == 1 else [path for path in paths if _is_finished(path)]
+    if not finished:
+        raise UsageError(f"run={text} names no finished run: pe-lab runs lists what is there")
+    return finished, [path for path in paths if path not in finished]
 
 
-def matching_runs(text: str, runs_dir: Path) -> list[Path]:
+def find_runs(text: str, runs_dir: Path) -> list[Path]:
     """The runs of a list of folders, patterns and parts of paths; UsageError where one has none."""
     # A path may have a comma in it.
     names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
-    matching = [path for name in names if name for path in _matching(name, runs_dir)]
-    return list({path.resolve(): path for path in reversed(matching)}.values())[::-1]
+    paths = [path for name in names if name for path in _find(name, runs_dir)]
+    return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
 
 
 def _is_finished(path: Path) -> bool:
@@ -96,21 +68,16 @@ def _is_finished(path: Path) -> bool:
         return True
 
 
-def _matching(name: str, runs_dir: Path) -> list[Path]:
+def _find(name: str, runs_dir: Path) -> list[Path]:
     """The runs in a folder or a glob pattern, else those with this part in their path."""
-    path = Path(name)
-    if path.is_dir():
-        return [path] if is_run(path) else runs_below(path) or [path]
-    globbed = [Path(match) for match in sorted(glob.glob(name))]  # noqa: PTH207
-    found = [run for p in globbed if p.is_dir() for run in ([p] if is_run(p) else runs_below(p))]
-    found = found or runs_called(name, runs_dir)
-    if not found:
+    folders = [Path(match) for match in sorted(glob.glob(name))]  # noqa: PTH207
+    inside = [[folder] if is_run(folder) else runs_below(folder) for folder in folders]
+    runs = [run for several in inside for run in several] or runs_called(name, runs_dir)
+    if not runs and Path(name).is_dir():
+        return [Path(name)]
+    if not runs:
         raise UsageError(
-            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: see "
-            f"{_list_command(runs_dir)} for the runs"
+            f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: "
+            "pe-lab runs lists them"
         )
-    return [run for run in found if ".replaced-" not in run.name]
-
-
-def _list_command(runs_dir: Path) -> str:
-    return "pe-lab runs" + (f" runs_dir={runs_dir}" if runs_dir != Path("runs") else "")
+    return [run for run in runs if ".replaced-" not in run.name]

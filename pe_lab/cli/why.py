@@ -22,7 +22,7 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.cli.eval import Progress
-from pe_lab.cli.run_argument import finished_runs
+from pe_lab.cli.run_argument import split_finished
 from pe_lab.core.config_dir import trust
 from pe_lab.core.console import console, percent
 from pe_lab.core.errors import PeLabError, RunError, UsageError
@@ -155,7 +155,7 @@ def _paths(options: WhyOptions) -> list[Path]:
             "runs_dir, not both"
         )
     if options.run:
-        return finished_runs(options.run, options.runs_dir)[0]
+        return split_finished(options.run, options.runs_dir)[0]
     keys = {"task": options.task, "pe": options.pe}
     equal = {key: ",".join(values) for key, values in keys.items() if values}
     runs = read_runs(options.runs_dir, **equal)
