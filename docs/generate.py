@@ -98,17 +98,13 @@ def _section(name: str, entry: dict[str, Any]) -> list[str]:
     file = f"{found.cls.__module__.replace('.', '/')}.py"
     what = ", ".join(drawn.quantities) + (", with noise on every parameter" if drawn.noisy else "")
     about = [
-        f"Acts on: {_acts_on(name)}; reads {found.reads}; {found.parameters:,} parameters.",
-        f"Source: {_sources(name)}. [Code](../{file}),"
-        f" [keys](../conf/pe/{name}.yaml). Tested against {', '.join(tested)}.",
+        f"![Heat maps for {name}: {what}](img/encodings/{name}.png)",
+        f"*{what}*. Acts on {_acts_on(name)}; reads {found.reads}; {found.parameters:,} parameters.",
+        f"Source: {_sources(name)}. [Code](../{file}), [keys](../conf/pe/{name}.yaml). "
+        f"Tested against {', '.join(tested)}.",
     ]
-    return [
-        f"### `{name}`",
-        f"**{found.summary}** *When to use it*: {entry['use']}",
-        _rule(name, entry),
-        f"![Heat maps for {name}: {what}](img/encodings/{name}.png)\n*{what}*",
-        "\n".join(about),
-    ]
+    title = f"### `{name}`\n**{found.summary}** *When to use it*: {entry['use']}"
+    return [title, _rule(name, entry), "\n".join(about)]
 
 
 def _rule(name: str, entry: dict[str, Any]) -> str:
