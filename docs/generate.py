@@ -99,7 +99,8 @@ def _section(name: str, entry: dict[str, Any]) -> list[str]:
     what = ", ".join(drawn.quantities) + (", with noise on every parameter" if drawn.noisy else "")
     about = [
         f"![Heat maps for {name}: {what}](img/encodings/{name}.png)",
-        f"*{what}*. Acts on {_acts_on(name)}; reads {found.reads}; {found.parameters:,} parameters.",
+        f"*{what}*. Acts on {_acts_on(name)}; reads {found.reads}; "
+        f"{found.parameters:,} parameters.",
         f"Source: {_sources(name)}. [Code](../{file}), [keys](../conf/pe/{name}.yaml). "
         f"Tested against {', '.join(tested)}.",
     ]
