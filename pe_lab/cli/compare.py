@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from pe_lab.core.console import percent
 from pe_lab.core.options import parse
-from pe_lab.results.format import OutputFormat, Table, print_tables
+from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.paired import paired
 from pe_lab.results.protocol import tuning
 from pe_lab.results.published import compared, published
@@ -96,12 +96,12 @@ def _published_table(part: pl.DataFrame) -> Table:
         protocol=pl.Series([numbers.get(text, "") for text in own], dtype=pl.String),
         ours=pl.struct("n", "k", "median", "values"),
         seeds=pl.struct("theirs_seeds", "n"),
-        mean="ours",
     )
-    formats = dict.fromkeys(("pe", "size", "split", "verdict", "protocol", "theirs_printed"), str)
-    formats |= {"ours": seeds_text, "mean": percent, "seeds": _both_seeds}
+    words = ("pe", "size", "split", "verdict", "protocol", "theirs_printed")
+    formats: dict[str, Format] = {name: str for name in words if any(frame[name])}
+    formats |= {"ours": seeds_text, "seeds": _both_seeds}
     headings = {"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"}
-    headings |= {"mean": "mean of ours, %", "seeds": "seeds: theirs, ours"}
+    headings |= {"seeds": "seeds: theirs, ours"}
     title = f"{first['task']}: {metric} in %, {first['source']}, {first['where']}"
     return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 
@@ -159,14 +159,8 @@ def _paired_table(part: pl.DataFrame) -> Table:
         lower_b=pl.struct("lower_b", "n"),
         difference=100 * pl.col("difference"),
     )
-    formats = {
-        "split": str,
-        "n": str,
-        "a": _rate_text,
-        "b": _rate_text,
-        "difference": "{:+.2f}".format,
-    }
-    formats |= {f"lower_{side}": _lower_text for side in "ab"}
+    formats: dict[str, Format] = {"split": str, "n": str, "a": _rate_text, "b": _rate_text}
+    formats |= {"difference": "{:+.2f}".format, "lower_a": _lower_text, "lower_b": _lower_text}
     formats |= dict.fromkeys(("p", "p_holm"), "{:.3g}".format)
     headings = {"a": a, "b": b, "difference": "median difference", "p_holm": "Holm"}
     headings |= {"lower_a": f"{a} lower", "lower_b": f"{b} lower"}

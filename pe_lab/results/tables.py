@@ -89,20 +89,23 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     cell = pl.struct("n", "k", "median", "mean", "sd", "best", "not_finite", most.alias("most"))
     rated = pl.col("threshold").is_not_null() & (pl.col("n") > 1) if rates else pl.lit(value=False)
     part = part.with_columns(cell=cell.struct.with_fields(rated=rated))
-    ood = (across != IN_DOMAIN) & (across != OOD)
-    mean = pl.col("mean")
+    splits = [column for column in columns if column not in (IN_DOMAIN, OOD)]
+    ood, mean = across.is_in(splits), pl.col("mean")
+    # Null, and so last, where a split was not measured.
+    of_splits = (pl.col("k") / pl.col("n")).filter(ood) if rates else pl.lit(None, pl.Float64)
+    rate = pl.when(of_splits.count() == len(splits)).then(-of_splits.mean().round(12))
     ood_mean = mean.filter(across == OOD) if OOD in columns else mean.filter(ood)
     wide = part.group_by(by, maintain_order=True).agg(
         *(pl.col("cell").filter(across == column).first().alias(column) for column in columns),
         n=pl.col("n").max(),
         seeds="seeds",
-        _rate=-(pl.col("k") / pl.col("n")).filter(ood).mean().round(12) if rates else pl.lit(0),
+        _rate=rate,
         _ood=ood_mean.mean(),
         _in_domain=mean.filter(across == IN_DOMAIN).first().fill_null(0.0),
     )
     if "setting" in by:
         wide = wide.with_columns(pl.col("setting").replace_strict(names.labels, default=None))
-    wide = _sorted(wide, layout, rates and any(c not in (IN_DOMAIN, OOD) for c in columns))
+    wide = _sorted(wide, layout, by_rate=rates and bool(splits))
     # Settings that differ only in the encoding need no second column, and seeds from 0 on neither.
     words = [key for key in by if key != "setting" or any(wide["setting"])]
     seeds = [sorted({seed for cell in cells for seed in cell}) for cells in wide["seeds"].to_list()]
