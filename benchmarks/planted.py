@@ -29,9 +29,9 @@ from pe_lab.explain.verdict import LOSS, verdict
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.results.leaderboard.file import shipped_rows
-from pe_lab.results.leaderboard.scores import chosen_rates
-from pe_lab.results.suite import Suite, load_suite
+from pe_lab.suite.rows import read_shipped
+from pe_lab.suite.scores import chosen_rates
+from pe_lab.suite.suite import Suite, load_suite
 
 MOST_SEEDS = 20
 
@@ -302,7 +302,7 @@ def matrix(plants: Sequence[Plant], seeds: int, runs_dir: str) -> dict[str, Any]
 def suite() -> tuple[Suite, dict[tuple[str, str], float]]:
     """Suite v2, and the rate that it chose of each task and encoding."""
     found = load_suite("v2")
-    chosen = chosen_rates(shipped_rows(found)[0], found.protocol)
+    chosen = chosen_rates(read_shipped(found), found.protocol)
     return found, {(task, entry): lr for task, entry, lr, _ in chosen.iter_rows()}
 
 

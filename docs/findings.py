@@ -30,7 +30,7 @@ import polars as pl
 import yaml
 
 from docs import facts
-from docs.leaderboard import write_first_table
+from docs.leaderboard import write_first_run
 from docs.markdown import insert, table
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.cli.results import show as show_results
@@ -41,7 +41,6 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.format import in_markdown
-from pe_lab.results.leaderboard.rows import MADE_WITH, environment_of
 from pe_lab.results.table import (
     FACTS,
     FINDINGS,
@@ -52,10 +51,11 @@ from pe_lab.results.table import (
 )
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.store.run_id import ROUNDING, excluded
+from pe_lab.suite.rows import ORIGIN, read_origin
 from pe_lab.train.plan import plan
 
 FILE = facts.ROOT / "pe_lab" / "results" / "findings.parquet"
-ADDED = ("date", *MADE_WITH)
+ADDED = ("date", *ORIGIN)
 
 
 def kept(file: Path = FILE) -> pl.DataFrame:
@@ -117,7 +117,8 @@ def _described(runs: pl.DataFrame, folder: Path) -> pl.DataFrame:
     rows = []
     for path in map(Path, runs["path"]):
         day = date.fromtimestamp(RunFolder(path).status()["time"]).isoformat()
-        rows.append((day, *environment_of(path)))
+        origin = read_origin(path)
+        rows.append((day, *(origin.get(name) for name in ORIGIN)))
     made = pl.DataFrame(rows, dict.fromkeys(ADDED, pl.String), orient="row")
     paths = [Path(path).relative_to(folder).as_posix() for path in runs["path"]]
     return (
@@ -285,7 +286,7 @@ def main() -> None:
     head = head.replace("REPRODUCTIONS", reproductions(findings, shown))
     PAGE.write_text("\n\n".join([head.strip(), *filter(None, shown)]) + "\n", "utf-8")
     print(f"wrote {PAGE.relative_to(facts.ROOT)}")
-    write_first_table()
+    write_first_run()
     if not args.names and not args.tables:
         insert(EXTRAPOLATION, extrapolated(), "make findings")
 

@@ -14,7 +14,7 @@ from made import made
 from docs import findings
 from docs.findings import ADDED, FILE, keep, kept
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.results.suite import load_suite
+from pe_lab.suite.suite import load_suite
 
 PAGE = findings.earlier()
 SOURCE = yaml.safe_load(findings.SOURCE.read_text("utf-8"))

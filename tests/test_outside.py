@@ -4,11 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 import torch
 from program import ROOT, Here, assert_has, assert_refused, succeeded, summary, the_run
-from suites import tiny_suite
 
 from pe_lab.check.base import Outcome
 from pe_lab.check.suite import check_model
@@ -19,8 +17,6 @@ from pe_lab.models.config import Vocabulary
 from pe_lab.models.outside import OutsideConfig
 from pe_lab.pe.base import Dims
 from pe_lab.pe.none import NoPE
-from pe_lab.results.leaderboard.rows import suite_rows
-from pe_lab.results.suite import load_suite
 from pe_lab.train.measure import Evaluator
 
 MEANS = """
@@ -310,21 +306,6 @@ def test_check_finds_each_fault(
     for state, names in states.items():
         assert {name for name, one in found.items() if one.state == state} == names
     assert len(found) == 6
-
-
-@pytest.mark.extended
-def test_it_has_part_in_a_suite(here: Here, mine: Path) -> None:
-    suite = [*tiny_suite(mine), "model=outside", "model.factory=others_of_tests:means"]
-    succeeded(here(*suite, "model.label=averages"))
-    loaded = load_suite("tiny", mine / "mine")
-    rows = suite_rows(mine / "runs", loaded)
-    assert rows["entry"].unique().to_list() == ["averages"]
-    scored = rows.filter(pl.col("phase") == "score")
-    assert scored["seed"].n_unique() == loaded.protocol.seeds
-    table = succeeded(here("leaderboard", "suite=tiny", "--config-dir", "mine", "all=true"))
-    assert "averages" in table.out
-    assert_refused(here(*suite[:5], "model=gru"), "models from outside: give model=outside")
-    assert_refused(here(*suite, "model.label=lstm"), "lstm is one of its entries")
 
 
 @pytest.mark.extended

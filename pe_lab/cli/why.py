@@ -34,9 +34,10 @@ from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.labels import labels
-from pe_lab.results.suite import DEFAULT, load_suite
 from pe_lab.results.table import read_runs, runs_of, splits_of
-from pe_lab.suite import verdicts
+from pe_lab.suite.rows import write_parquet
+from pe_lab.suite.suite import DEFAULT, load_suite
+from pe_lab.suite.verdicts import diagnosis_rows
 
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""
@@ -87,10 +88,10 @@ def show(words: Sequence[str]) -> None:
         raise left_out[0]
     cells = cells_of(found)
     if options.to is not None:
-        rows, left = verdicts.shippable(found, suite)
-        digest = verdicts.write(rows, options.to)
-        runs = rows["run_id"].n_unique()
-        print(f"{options.to}: {runs} runs, {len(left)} left out, SHA-256 {digest}..")
+        rows = diagnosis_rows(found, suite)
+        write_parquet(rows, options.to)
+        runs, left = rows["run_id"].n_unique(), len(paths) - rows["run_id"].n_unique()
+        print(f"{options.to}: {runs} runs, {left} left out")
     elif options.format == "json":
         numbers = frame_of(found).to_dicts()
         print(json.dumps({"verdicts": [cell.facts() for cell in cells], "rows": numbers}))

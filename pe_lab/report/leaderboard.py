@@ -1,213 +1,153 @@
 """The page and the picture of ``pe-lab leaderboard``: success rates of entries on tasks."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 import altair as alt
 import polars as pl
 
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.explain.cells import Cell as Diagnosed
 from pe_lab.report.charts import CONFIG, Chart, Spec, specification
 from pe_lab.report.html import rendered
 from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row, of_grid
-from pe_lab.results.leaderboard import families
-from pe_lab.results.leaderboard.families import (
-    Rate,
-    by_family,
-    compared_columns,
-    entry_order,
-    halves,
-    ordered,
-    rates_by,
-)
-from pe_lab.results.leaderboard.scores import Scores
-from pe_lab.results.presentation.formats import Table
-from pe_lab.results.presentation.leaderboard import (
-    display_name,
-    interval_text,
-    marked_share,
-    task_table,
-)
-from pe_lab.results.presentation.verdicts import Verdicts, verdict_table
+from pe_lab.suite.scores import Scores
+from pe_lab.suite.tables import Places, count_text, places_on, task_table
 
 GENERATOR = "pe-lab leaderboard"
-
-
-def leaderboard_grid(
-    found: Scores,
-    tasks: Sequence[str],
-    why: Verdicts = MappingProxyType({}),
-) -> Grid:
-    """Entries by tasks, the controls last.
-
-    Args:
-        why: verdicts, shown on hovering.
-    """
-    run = set(found.cells["task"])
-    by = by_family(found.suite, [task for task in tasks if task in run])
-    columns = [Column(task, link=f"task-{task}", group=f) for f, of in by.items() for task in of]
-    names = [column.name for column in columns]
-    entries, controls = entry_order(found, tasks)
-    rates = rates_by(found, "generalises", {task: [task] for task in names})
-    entries = ordered(entries, rates_by(found, "generalises", by))
-    caption = (
-        "In %: the success rate, averaged over the scored splits; below, its 95 % interval. "
-        "Grey, °: fewer than half of the seeds fit the task in domain. Hatched: no score."
-    )
-    if missing := [task for task in tasks if task not in run]:
-        caption += f" Not run yet: {', '.join(missing)}."
-    return Grid(
-        f"Success rate by entry and task, suite {found.suite.title}",
-        caption,
-        "entry",
-        columns,
-        [
-            Row(
-                display_name(found, entry, names),
-                "(control)" if entry in controls else "",
-                [_cell(found, rates.get(entry, {}), entry, task, why) for task in names],
-            )
-            for entry in (*entries, *controls)
-        ],
-    )
-
-
-def _cell(found: Scores, rates: Mapping[str, Rate], entry: str, task: str, why: Verdicts) -> Cell:
-    rate = rates.get(task)
-    if rate is None:
-        reason = families.missing(found, entry, [task])
-        return Cell("" if reason == families.NOT_RUN else reason, kind=NOT_RUN, title=reason)
-    text, below = marked_share(rate), interval_text(rate)
-    title = why[task, entry].sentence if (task, entry) in why else ""
-    if rate.unlearned:
-        return Cell(text, below, kind=UNLEARNED, order=rate.share, title=title)
-    return Cell(text, below, round(rate.share, 3), order=rate.share, title=title)
-
-
-def leaderboard_page(
-    found: Scores, tasks: Sequence[str], why: Verdicts, notes: Sequence[str], command: str
-) -> str:
-    """The HTML of the page.
-
-    Args:
-        why: verdicts of tasks and entries.
-        notes: what is at its end.
-        command: that made it.
-    """
-    grid = leaderboard_grid(found, tasks, why=why)
-    run = [column.name for column in grid.columns]
-    return rendered(
-        "pe_lab.report",
-        "leaderboard.html",
-        generator=GENERATOR,
-        title=f"Which encoding generalises? Suite {found.suite.title}",
-        made=datetime.now().astimezone(),
-        command=command,
-        overview=grid,
-        columns={name: column.words for name, column in found.suite.columns.items()},
-        entries=dict.fromkeys(
-            halves(found.suite, entry)[0].split()[0]
-            for several in entry_order(found, run)
-            for entry in several
-        ),
-        tasks=[
-            (task, [task_table(found, task), _verdicts(task, why)], _seeds(found, task))
-            for task in run
-        ],
-        notes=notes,
-    )
-
-
-def _verdicts(task: str, why: Verdicts) -> Table:
-    """Those of a task, which its rows need not name."""
-    made = verdict_table({key: why[key] for key in why if key[0] == task})
-    return replace(made, columns=made.columns[1:], rows=[row[1:] for row in made.rows])
-
-
 LIGHT, DARK = "#e8f0f8", "#08306b"
-"""Of success rates 0 and 100 %."""
+"""The colours of success rates 0 and 100 %."""
 BRIGHT = 0.6
 """From this success rate on, text is white."""
 
 
-def heat_map(
-    found: Scores,
+def leaderboard_page(
+    scores: Scores,
     tasks: Sequence[str],
-    at_least_half: bool = False,
-    shown: Collection[str] | None = None,
-) -> Spec:
-    """Entries by tasks as a picture: dark where all seeds generalise, grey where most do not learn
-    the task, hatched where it was not run. A cell has a part for each of the suite's first two
-    columns.
+    why: Mapping[tuple[str, str], Diagnosed],
+    notes: Sequence[str],
+    command: str,
+) -> str:
+    """Return the HTML of the page.
 
     Args:
-        at_least_half: only the entries that have run half of these tasks or more.
-        shown: these entries; None: all that have run one of these tasks.
+        why: verdicts by task and entry.
+        notes: what stands at its end.
+        command: the one that made it.
     """
-    suite = found.suite
-    run = [task for task in tasks if task in {*found.cells["task"]}]
-    by = by_family(suite, run)
-    rates = rates_by(found, "generalises", {task: [task] for task in run})
-    parts = compared_columns(suite)
-    least = len(run) / 2 if at_least_half else 1
-    both = entry_order(found, tasks)
-    # A row for the first of both columns that is there: an own entry may have the second alone.
-    both_shown = [e for e in (*both[0], *both[1]) if shown is None or e in shown]
-    of_parts = [(halves(suite, e), e) for e in both_shown]
-    of_parts.sort(key=lambda pair: pair[0][1] == parts[0])
-    row = {base: entry for (base, part), entry in of_parts if part in parts}
-    entries, controls = (
-        [e for e in several if e in row.values() and len(rates.get(e, {})) >= least]
-        for several in both
+    suite = scores.suite
+    return rendered(
+        "pe_lab.report",
+        "leaderboard.html",
+        generator=GENERATOR,
+        title=f"Which encoding generalises? Suite {suite.version}",
+        made=datetime.now().astimezone(),
+        command=command,
+        overview=_grid(scores, tasks, why),
+        columns={name: column.words for name, column in suite.columns.items()},
+        entries=dict.fromkeys(base for base, _ in _rows(scores, tasks)),
+        tasks=[(task, task_table(scores, task, why), _seeds(scores, task)) for task in tasks],
+        notes=notes,
     )
-    entries = ordered(entries, rates_by(found, "generalises", by))
-    of_half = {halves(suite, entry): of for entry, of in rates.items()}
-    values = []
-    for entry, (family, of), part in product((*entries, *controls), by.items(), parts):
-        name = display_name(found, entry, run) + (" (control)" if entry in controls else "")
-        rated = of_half.get((halves(suite, entry)[0], part), {})
-        values += [
-            {"row": name, "column": task, "group": family, "part": part, **_part(rated.get(task))}
-            for task in of
-        ]
-    lines = [f"Success rate in %, averaged over the scored splits, suite {suite.title}."]
+
+
+def _rows(scores: Scores, tasks: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the entries without their column, and the columns: those with the most tasks first,
+    then by their mean success rate."""
+    places = [places_on(scores, task) for task in tasks]
+    rates: dict[tuple[str, str], list[float]] = {}
+    for of in places:
+        for key, row in of.items():
+            rates.setdefault(key, []).append(row["k"] / row["n"])
+    return sorted(rates, key=lambda key: (-len(rates[key]), -sum(rates[key])))
+
+
+def _grid(scores: Scores, tasks: Sequence[str], why: Mapping[tuple[str, str], Diagnosed]) -> Grid:
+    places = {task: places_on(scores, task) for task in tasks}
+    suite = scores.suite
+    columns = [Column(t, link=f"task-{t}", group=suite.tasks[t].family) for t in tasks]
+    rows = []
+    for base, column in _rows(scores, tasks):
+        entry = suite.named(base, column) or base
+        cells = [_cell(places[task].get((base, column)), why.get((task, entry))) for task in tasks]
+        yours = any(row["yours"] for of in places.values() if (row := of.get((base, column))))
+        rows.append(Row(entry + " (yours)" * yours, "", cells))
+    return Grid(
+        f"Seeds that generalise to every scored split, suite {suite.version}",
+        "Below k/n: its 95 % interval in %. Grey: fewer than half of the seeds learn the task. "
+        "Hatched: not run.",
+        "entry",
+        columns,
+        rows,
+    )
+
+
+def _cell(row: Mapping[str, Any] | None, why: Diagnosed | None) -> Cell:
+    if row is None:
+        return Cell("", kind=NOT_RUN, title="not run")
+    rate, below = row["k"] / row["n"], f"[{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
+    title = why.sentence if why else ""
+    if 2 * row["learned"] < row["n"]:
+        return Cell(count_text(row), below, kind=UNLEARNED, order=rate, title=title)
+    return Cell(count_text(row), below, round(rate, 3), order=rate, title=title)
+
+
+def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Spec:
+    """Return entries by tasks as a picture: dark where all seeds generalise, grey where most do not
+    learn the task, hatched where it was not run. A cell has a part for each of the suite's first
+    two columns.
+
+    Args:
+        at_least_half: only entries that have run at least half of these tasks.
+    """
+    suite = scores.suite
+    parts = [*suite.columns][:2]
+    families = {task: suite.tasks[task].family for task in tasks}
+    places = {task: places_on(scores, task) for task in tasks}
+    least = len(tasks) / 2 if at_least_half else 1
+    bases = [
+        base
+        for base in dict.fromkeys(base for base, part in _rows(scores, tasks) if part in parts)
+        if sum(any((base, part) in of for part in parts) for of in places.values()) >= least
+    ]
+    values = [
+        {"row": base, "column": task, "group": families[task], "part": part,
+         **_part(places[task], base, part)}
+        for base, task, part in product(bases, tasks, parts)
+    ]  # fmt: skip
+    lines = [f"Seeds that generalise to every scored split, in %. Suite {suite.version}."]
     lines += [f"Left: {parts[0]}; right: {parts[1]}."] if len(parts) > 1 else []
-    lines.append("Grey, °: fewer than half of the seeds learn the task. Hatched: not run.")
-    if left := [task for task in tasks if task not in run]:
-        lines.append(f"Not run yet: {', '.join(left)}.")
-    layers = alt.layer(*_halves(run, values, parts), data=alt.NamedData("rows"))
+    lines.append("Grey: fewer than half of the seeds learn the task. Hatched: not run.")
+    layers = alt.layer(*_layers(tasks, bases, parts), data=alt.NamedData("rows"))
     chart: Any = layers.properties(width=alt.Step(76 // len(parts)), height=alt.Step(26)).facet(
-        column=alt.Column("group:N", sort=list(by), title=None), spacing=8
+        column=alt.Column("group:N", sort=[*dict.fromkeys(families.values())], title=None),
+        spacing=8,
     )
     title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
     spec = specification(chart.resolve_scale(x="independent").properties(title=title), values)
-    return of_grid(spec, {value["row"] for value in values}, len(run))
+    return of_grid(spec, {*bases}, len(tasks))
 
 
-def _part(rate: Rate | None) -> dict[str, Any]:
-    """What a part of a cell shows."""
-    if rate is None:
+def _part(places: Places, base: str, part: str) -> dict[str, Any]:
+    """Return what a part of a cell shows."""
+    row = places.get((base, part))
+    if row is None:
         return {"kind": NOT_RUN, "text": ""}
-    kind = UNLEARNED if rate.unlearned else ""
-    return {"kind": kind, "text": marked_share(rate), "share": round(rate.share, 3)}
+    share = row["k"] / row["n"]
+    kind = UNLEARNED if 2 * row["learned"] < row["n"] else ""
+    return {"kind": kind, "text": f"{100 * share:.0f}", "share": round(share, 3)}
 
 
-def _halves(
-    tasks: Sequence[str], values: Sequence[Mapping[str, Any]], parts: Sequence[str]
-) -> list[alt.Chart]:
-    """The cells, their text, and the hatching of those that were not run."""
-    names = list(dict.fromkeys(value["row"] for value in values))
+def _layers(tasks: Sequence[str], names: Sequence[str], parts: Sequence[str]) -> list[alt.Chart]:
+    """Return the cells, their text, and the hatching of those that were not run."""
     # At the grid's 12 pixels neighbours like copy_unique and selective_copy overlap.
     top = alt.Axis(orient="top", labelAngle=0, labelFontSize=10)
     shade = alt.Scale(domain=[0, 1], range=[LIGHT, DARK])
     cells = alt.Chart().encode(
         x=alt.X("column:N", sort=list(tasks), title=None, axis=top, scale=alt.Scale(padding=0.04)),
         xOffset=alt.XOffset("part:N", sort=list(parts)),
-        y=alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelLimit=600)),
+        y=alt.Y("row:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=600)),
     )
     white = f"datum.kind === '' && datum.share >= {BRIGHT}"
     ink = alt.condition(white, alt.value("#fff"), alt.value("#222"))
@@ -223,28 +163,24 @@ def _halves(
     ]
 
 
-def _seeds(
-    found: Scores,
-    task: str,
-    shown: Collection[str] | None = None,
-    splits: Collection[str] | None = None,
-    width: int = 165,
-    columns: int = 4,
-) -> Chart:
-    """Every seed as a dot on each scored split, and k/n.
-
-    Args:
-        shown: these entries; None: all.
-        splits: these splits; None: all.
-        width: of a panel.
-        columns: panels beside each other.
-    """
-    one = found.suite.tasks[task]
-    chosen = [s for s in (IN_DOMAIN, *one.generalises) if splits is None or s in splits]
-    listed = [entry for several in entry_order(found, [task]) for entry in several]
-    entries = [entry for entry in listed if shown is None or entry in shown]
-    entries = ordered(entries, rates_by(found, "generalises", {task: [task]}))
-    values = _seed_values(found, task, entries, chosen)
+def _seeds(scores: Scores, task: str) -> Chart:
+    """Return every seed of a task as a dot on each scored split, and k/n."""
+    splits = [*scores.suite.tasks[task].thresholds]
+    cells = scores.cells.filter(task=task)
+    names = task_table(scores, task, {}).frame["entry"]
+    entries = [name.removesuffix(" (yours)") for name in names]
+    dots = scores.rows.filter("counts", pl.col("error").is_not_null(), task=task)
+    values: list[dict[str, Any]] = [
+        {**row, "error": round(100 * row["error"], 3)}
+        for row in dots.select("entry", "split", "seed", "error").iter_rows(named=True)
+        if row["split"] in splits
+    ]
+    values += [
+        {"entry": entry, "split": split, "rate": f"{k}/{n}"}
+        for entry, split, k, n in cells.select("entry", "split", "k", "n").iter_rows()
+    ]
+    limits = scores.suite.tasks[task].thresholds
+    values += [{"split": split, "limit": 100 * limit} for split, limit in limits.items()]
     scale = alt.Scale(type="sqrt", domain=[0, 100], clamp=True)
     axis = alt.Axis(title="error (%)", values=[0, 1, 5, 20, 50, 100])
     y = alt.Y("entry:N", sort=entries, title=None)
@@ -261,33 +197,12 @@ def _seeds(
                 y=y,
                 tooltip=["entry:N", "seed:N", "error:Q"],
             ),
-            beside.encode(x=alt.value(width + 4), y=y, text="rate:N"),
+            beside.encode(x=alt.value(169), y=y, text="rate:N"),
             data=alt.NamedData("rows"),
         )
-        .properties(width=width, height=alt.Step(14))
-        .facet(alt.Facet("split:N", sort=chosen, title=None), columns=columns, spacing=20)
+        .properties(width=165, height=alt.Step(14))
+        .facet(alt.Facet("split:N", sort=splits, title=None), columns=4, spacing=20)
     )
     note = "A dot is the error of a run, the line is the threshold."
     spec = specification(chart, values) | {"config": CONFIG}
     return Chart(f"{task}: every seed", note, spec)
-
-
-def _seed_values(
-    found: Scores, task: str, entries: Sequence[str], splits: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Rows with the error of a seed, with k/n of an entry, and with the threshold of a split."""
-    shown = pl.col("split").is_in(splits) & pl.col("entry").is_in(entries)
-    dots = found.rows.filter(pl.col("counts") & pl.col("error").is_not_null() & shown, task=task)
-    cells = found.cells.filter(shown, task=task).select("entry", "split", "k", "n")
-    limits = [(split, found.suite.tasks[task].threshold(split)) for split in splits]
-    return [
-        *(
-            {**row, "error": round(100 * row["error"], 3)}
-            for row in dots.select("entry", "split", "seed", "error").iter_rows(named=True)
-        ),
-        *(
-            {"entry": entry, "split": split, "rate": f"{k}/{n}"}
-            for entry, split, k, n in cells.iter_rows()
-        ),
-        *({"split": split, "limit": 100 * at} for split, at in limits if at is not None),
-    ]

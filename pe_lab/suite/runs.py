@@ -1,55 +1,111 @@
-"""The runs of a suite: each task with each entry is composed once, its runs differ in rate, seed
-and steps; what is known of those that are over; and the runs of each phase of the protocol."""
+"""Which runs a suite asks for, what the missing ones cost, and training them phase by phase.
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+A run is known by its task, entry, phase, learning rate and seed. Shipped results count as done.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
-from statistics import median
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import polars as pl
-from omegaconf import DictConfig
 
 from pe_lab.config.check import check_composed
 from pe_lab.config.compose import compose
 from pe_lab.config.overrides import replace_mappings
 from pe_lab.config.schema import plain
-from pe_lab.core.errors import PeLabError, UsageError
-from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.core.console import busy, console
+from pe_lab.core.errors import Interrupted, PeLabError, UsageError
+from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
+from pe_lab.core.suggest import check_known
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.leaderboard.entries import BASELINE, relative_cost, steps_of
-from pe_lab.results.leaderboard.file import shipped_rows
-from pe_lab.results.leaderboard.scores import precedence
-from pe_lab.results.leaderboard.tuning import FAILED, Measured
-from pe_lab.results.suite import (
-    AGAIN,
-    SCORE,
-    TUNING,
-    Suite,
-    task_digest,
-)
-from pe_lab.store.run_folder import RunFolder
-from pe_lab.suite.work import DEFAULT
-from pe_lab.sweeps.jobs import Job
+from pe_lab.results.format import Table, fixed
+from pe_lab.results.protocol import task_digest
+from pe_lab.results.table import runs_of
+from pe_lab.suite.rows import read_shipped, rows_of
+from pe_lab.suite.scores import BASELINE, chosen_rates, next_tuning, tuning_of, unite
+from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Search, Suite
+from pe_lab.sweeps.jobs import Job, duration, launch_all, printing_progress
+from pe_lab.sweeps.launchers import check_launcher
+from pe_lab.sweeps.sweep import Sweep, conclude
 from pe_lab.train.plan import Plan, plan
 
-Seconds = tuple[float, float]
-"""Of a step, and of the measurement at the end."""
-SET_BY_RUN = ("train.lr", "train.steps", "seed", "eval.every")
-"""The keys that the runs of a ``Base`` set."""
+EVERY = 10
+"""Of this many cells, a task with an entry, the phase ``again`` trains one a second time."""
+ENDED = ("finished", "finished before")
+LEFT = ("interrupted", "running", "not begun")
+"""The states of runs that a signal or the budget stopped, or left out."""
 
 
 @dataclass(frozen=True)
-class SuiteRun:
-    """One run of a suite.
+class Work:
+    """Some entries on some tasks, in some phases.
 
     Args:
-        phase: what it is for: ``tuning``, ``score``, ``steps_x2``, ..
-        words: its overrides.
+        entries: with their columns: ``cope``, ``cope+conv``.
+        seeds: of the score; None: as many as the protocol says.
     """
+
+    part: str
+    tasks: list[str]
+    entries: list[str]
+    phases: list[str]
+    seeds: int | None = None
+
+
+def select_work(
+    suite: Suite,
+    tasks: Sequence[str] = (),
+    entries: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    phases: Sequence[str] = (),
+    parts: Sequence[str] = (),
+) -> list[Work]:
+    """Return the work of a suite, part by part, of what is named; an empty list names all.
+
+    Args:
+        entries: ``cope`` for all columns, ``cope+conv`` for one.
+
+    Raises:
+        UsageError: a name is unknown, or no part has what is named.
+    """
+    names = {"tasks": tasks, "columns": columns, "phases": phases, "part": parts}
+    numbers = [number for number, _ in suite.groups]
+    known = {"tasks": suite.tasks, "columns": suite.columns, "phases": PHASES, "part": numbers}
+    for key, values in names.items():
+        check_known(f"{key}={{}}", values, known[key])
+    every = []
+    for number, group in suite.groups:
+        own = [suite.split(entry)[0] for entry in entries] if group.yours else []
+        bases = dict.fromkeys([*group.entries, *(e for e in own if e not in suite.entries)])
+        of_columns = [column for column in group.columns if not columns or column in columns]
+        pairs = [(base, suite.named(base, column)) for base, column in product(bases, of_columns)]
+        chosen = [
+            entry
+            for base, entry in pairs
+            if entry is not None and (not entries or base in entries or entry in entries)
+        ]
+        asked = [phase for phase in phases if {*group.phases} == {TUNING, SCORE}]
+        of_phases = [p for p in PHASES if p in (asked or group.phases)]
+        of_tasks = [task for task in group.tasks if not tasks or task in tasks]
+        work = Work(number, of_tasks, chosen, of_phases, group.seeds)
+        wanted = (not parts or number in parts) and (not phases or {*of_phases} <= {*phases})
+        every += [work] if wanted and of_tasks and chosen and of_phases else []
+    if not every:
+        raise UsageError(f"suite {suite.name}: no part has these tasks, entries and columns")
+    return every
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a suite."""
 
     task: str
     entry: str
@@ -57,263 +113,289 @@ class SuiteRun:
     lr: float
     seed: int
     steps: int
-    words: tuple[str, ...]
-    folder: RunFolder
 
     def __str__(self) -> str:
         return f"{self.task} {self.entry} {self.phase} lr {self.lr:g} seed {self.seed}"
 
-    @property
-    def run_id(self) -> str:
-        """Its name, unique among all runs."""
-        return "-".join(self.folder.path.parts[-3:])
 
-    def job(self, number: int) -> Job:
-        """The same as a job of a sweep, with its present state."""
-        words = replace_mappings(list(self.words))
-        done = (self.folder.path / "summary.json").exists()
-        return Job(number, words, {}, str(self), self.folder, done, self.steps)
-
-
-@dataclass(frozen=True)
-class Base:
-    """A task with an entry, composed.
+class Known:
+    """The runs whose results are known, and what they took.
 
     Args:
-        words: the overrides of all its runs, without those of ``SET_BY_RUN``.
-        plan: of one of its runs.
+        own: the rows of ``runs_dir``; failed runs among them are trained again.
+        use_shipped: whether shipped results count as done.
     """
 
-    task: str
-    entry: str
-    words: tuple[str, ...]
-    plan: Plan
+    def __init__(self, suite: Suite, own: pl.DataFrame, *, use_shipped: bool = True) -> None:
+        self.suite, self.shipped = suite, read_shipped(suite)
+        self.use_shipped, self.begun = use_shipped, set[Run]()
+        self.update(own.filter(pl.col("state") == "finished"))
 
-    @property
-    def steps(self) -> int:
-        """Of the task."""
-        return self.plan.config.train.steps
-
-    def run(self, phase: str, lr: float, seed: int, steps: int | None = None) -> SuiteRun:
-        """The run with this rate and this seed; ``steps``: other than those of the task."""
-        steps = steps or self.steps
-        config = self.plan.config
-        train = replace(config.train, lr=lr, steps=steps)  # type: ignore[type-var]
-        planned = replace(self.plan, config=replace(config, train=train, seed=seed))  # type: ignore[type-var]
-        # Measured at its end only: measuring before it changes no number.
-        values = (lr, steps, seed, steps)
-        words = (f"{key}={value!r}" for key, value in zip(SET_BY_RUN, values, strict=True))
-        folder = folder_of(planned)
-        return SuiteRun(
-            self.task, self.entry, phase, lr, seed, steps, (*self.words, *words), folder
+    def update(self, own: pl.DataFrame) -> None:
+        """Take these as the rows of ``runs_dir``."""
+        shipped = self.shipped if self.use_shipped else self.shipped.clear()
+        self.own, rows, protocol = own, unite(shipped, own), self.suite.protocol
+        self.tuning = tuning_of(rows, protocol)
+        rates = chosen_rates(rows, protocol).select("task", "entry", "chosen").iter_rows()
+        self.rates = {
+            (task, entry): lr
+            for task, entry, lr in rates
+            if lr is not None and not next_tuning(protocol, self.tuning[task, entry])
+        }
+        keys = [*Run.__annotations__]
+        self.done, self.own_done, self.has_shipped = (
+            {Run(*row) for row in of.select(keys).unique().iter_rows()}
+            for of in (rows, own, self.shipped)
         )
 
+    def wanted(self, work: Work, task: str, entry: str, phase: str, lr: float) -> list[Run]:
+        """Return the runs of a phase after tuning, at this rate."""
+        protocol, steps = self.suite.protocol, self.suite.steps(task, entry)
+        base = self.suite.split(entry)[0]
+        seeds, times = range(work.seeds or protocol.seeds), (1,)
+        if phase in (MORE_SEEDS, LONGER):
+            if base in self.suite.entries and base not in protocol.more_seeds_for:
+                return []
+            if phase == LONGER:
+                times = protocol.longer
+            else:
+                seeds = range(protocol.seeds, protocol.more_seeds)
+        runs = [
+            Run(task, entry, SCORE if n == 1 else f"steps_x{n}", lr, seed, n * steps)
+            for n, seed in product(times, seeds)
+        ]
+        if phase == AGAIN:
+            drawn = generator(0, self.suite.version, task, entry).integers(EVERY) == 0
+            return [run for run in runs if drawn and run in self.has_shipped]
+        return runs
 
-class Composer:
-    """Composes tasks with entries, each once.
+    def missing(self, work: Work, task: str, entry: str, phase: str) -> list[Run]:
+        """Return the runs of a phase that can be trained now; none before a rate is chosen, and of
+        tuning those of the next round."""
+        steps, lr = self.suite.steps(task, entry), self.rates.get((task, entry))
+        runs: list[Run] = []
+        if phase == TUNING:
+            tuning = next_tuning(self.suite.protocol, self.tuning.get((task, entry), {}))
+            runs = [Run(task, entry, TUNING, rate, seed, steps) for rate, seed in tuning]
+        elif lr is not None:
+            runs = self.wanted(work, task, entry, phase, lr)
+        done = self.own_done if phase == AGAIN else self.done
+        return [run for run in runs if run not in done and run not in self.begun]
+
+    def next_runs(self, work: Work, task: str, phase: str) -> list[Run]:
+        """Return what is missing of a phase now, seed by seed over all entries."""
+        runs = [run for entry in work.entries for run in self.missing(work, task, entry, phase)]
+        return sorted(runs, key=lambda run: run.seed)
+
+    @cached_property
+    def _seconds(self) -> dict[tuple[str, str], float]:
+        """(task, entry) -> the median time of a run for each step, by own runs if there are any."""
+        second = (pl.col("train_s") + pl.col("measure_s").fill_null(0)) / pl.col("steps")
+        medians = [
+            of.filter(pl.col("split") == IN_DOMAIN).group_by("task", "entry").agg(second.median())
+            for of in (self.shipped, self.own)
+        ]
+        rows = (row for of in medians for row in of.drop_nulls().iter_rows())
+        return {(task, entry): seconds for task, entry, seconds in rows}
+
+    def seconds(self, task: str, entry: str) -> float:
+        """Return what a run takes: by runs of the entry on the task, else by rope's and the cost of
+        the entry relative to rope on other tasks, else by the pilot of the suite."""
+        steps, of_task, known = self.suite.steps(task, entry), self.suite.tasks[task], self._seconds
+        if (task, entry) in known:
+            return steps * known[task, entry]
+        base, column = self.suite.split(entry)
+        ratios = [
+            step / known[name, BASELINE]
+            for (name, of), step in known.items()
+            if of == base and (name, BASELINE) in known
+        ]
+        times = self.suite.columns[column].cost * (fmean(ratios) if ratios else 1.0)
+        return times * steps * known.get((task, BASELINE), (of_task.seconds or 0.0) / of_task.steps)
+
+    def cost_table(self, works: Sequence[Work]) -> Table:
+        """Return a row for each part, task and phase: how many runs it has, how many of them are
+        missing, and what these cost. A search is counted with the runs that it needs on average."""
+        search, rows = self.suite.protocol.search, []
+        for work, (task, phase) in ((w, of) for w in works for of in product(w.tasks, w.phases)):
+            counts = [self._counts(work, task, e, phase, search) for e in work.entries]
+            runs, missing, hours = (sum(column) for column in zip(*counts, strict=True))
+            rows.append((work.part, task, phase, round(runs), round(missing), hours))
+        names = ["part", "task", "phase", "runs", "missing", "core_hours"]
+        frame = pl.DataFrame(rows, names, orient="row")
+        total = frame.select("runs", "missing", "core_hours").sum()
+        total = total.with_columns(part=pl.lit(""), task=pl.lit("all"), phase=pl.lit(""))
+        formats = dict.fromkeys(names[not self.suite.parts :], str) | {"core_hours": fixed(2)}
+        title = f"suite {self.suite.name} ({self.suite.digest})"
+        return Table(pl.concat([frame, total], how="diagonal"), formats, title)
+
+    def _counts(
+        self, work: Work, task: str, entry: str, phase: str, search: Search | None
+    ) -> tuple[float, float, float]:
+        """Return how many runs an entry has, how many are missing, and their core-hours."""
+        left = float(len(self.missing(work, task, entry, phase)))
+        if phase == TUNING:
+            runs = float(sum(map(len, self.tuning.get((task, entry), {}).values())))
+            left = max(left, search.runs - runs) if left and search is not None else left
+            runs += left
+        else:
+            runs = float(len(self.wanted(work, task, entry, phase, 0.0)))
+            left = left if (task, entry) in self.rates else runs
+        times = self.suite.protocol.longer[0] if phase == LONGER else 1
+        return runs, left, left * times * self.seconds(task, entry) / 3600
+
+
+@dataclass
+class Trainer:
+    """Trains the missing runs of a suite through a launcher.
 
     Args:
-        args: the words of the command line as Hydra's parser splits them; its overrides are those
-            of every run that are not the suite's (``tracker=none``, ``hydra.launcher.n_jobs=4``).
+        args: the words of the command line as Hydra's parser splits them: keys of the launcher,
+            and those that change no number.
+        refused: (task, entry) -> why the entry cannot be trained on the task.
+        failed: a line for each run that ended without a result.
     """
 
-    def __init__(self, args: Any, suite: Suite) -> None:
-        self.args, self.suite = args, suite
-        self.refusals: dict[tuple[str, str], str] = {}
-        """Why an entry cannot be trained on a task, by task and entry."""
-        self._bases: dict[tuple[str, ...], Base | None] = {}
-        self.first: tuple[Any, DictConfig, Plan] | None = None
-        """Of the first that was composed: the arguments, the configuration and the plan."""
+    args: Any
+    suite: Suite
+    runs_dir: Path
+    known: Known
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    left: int = 0
 
-    def base(self, task: str, entry: str, *changes: str) -> Base | None:
-        """The task with the entry; None where the entry refuses the task (``refusals``).
+    def __post_init__(self) -> None:
+        self._pairs: dict[tuple[str, str], tuple[tuple[str, ...], Plan] | None] = {}
+        self._sweep: Sweep | None = None
 
-        Args:
-            changes: overrides of the task, in place of its words for the same keys.
+    def compose(self, works: Sequence[Work]) -> None:
+        """Compose each pair of task and entry that lacks a run, and open the launcher.
 
         Raises:
-            UsageError: the entry does not exist, or the task is not the one that the suite has or
-                lacks one of its splits.
+            UsageError: a task is not the one that the suite has, or the launcher is wrong.
         """
-        key = (task, entry, *changes)
-        if key not in self._bases:
-            self._bases[key] = self._composed(task, entry, changes)
-        return self._bases[key]
+        pairs = {
+            (run.task, run.entry): None
+            for work in works
+            for task, phase in product(work.tasks, work.phases)
+            for run in self.known.next_runs(work, task, phase)
+        }
+        with busy(f"composing {len(pairs)} pairs of task and entry"):
+            composed = [found for pair in pairs if (found := self._compose(*pair)) is not None]
+        if composed:
+            args, cfg = composed[0]
+            check_launcher(cfg)
+            # Last, as Hydra keeps its configuration open.
+            self._sweep = Sweep(args, str(self.runs_dir), f"suite-{self.suite.name}")
 
-    def _composed(self, task: str, entry: str, changes: tuple[str, ...]) -> Base | None:
-        suite = self.suite
-        words = suite.run_words(task, entry)
-        keys = {word.partition("=")[0] for word in changes}
-        kept = [word for word in words if word.partition("=")[0] not in keys]
+    def train(self, works: Sequence[Work], budget_s: float | None = None) -> None:
+        """Train all missing runs, the cheapest task of each part first.
+
+        Args:
+            budget_s: seconds after which no run is begun.
+
+        Raises:
+            PeLabError: some runs did not finish; the same command trains what is missing.
+            Interrupted: a signal came; the same command continues.
+        """
+        until = None if budget_s is None else time.time() + budget_s
+        ended: Exception | Interrupted | None = None
+        try:
+            if self._sweep is not None:
+                with self._sweep.running():
+                    for work in works:
+                        self._train_part(work, until)
+        except (Exception, Interrupted) as error:
+            ended = error
+        refused = (f"not run: {t} {entry}: {why}" for (t, entry), why in self.refused.items())
+        for line in (*self.failed, *refused):
+            console().print(line, soft_wrap=True)
+        conclude(ended, "the same command")
+        again = "the same command runs only what is missing"
+        if until is not None and time.time() >= until:
+            console().print(f"the budget is over: {again}")
+        elif self.failed or self.left:
+            raise PeLabError(f"{len(self.failed) + self.left} runs not finished: {again}")
+
+    def _compose(self, task: str, entry: str) -> tuple[Any, Any] | None:
+        """Compose a pair of task and entry; return None if the entry refuses the task."""
         args = copy(self.args)
-        args.overrides, args.multirun = [*kept, *changes, *self.args.overrides], False
+        words = self.suite.run_words(task, entry)
+        args.overrides, args.multirun = [*words, *self.args.overrides], False
         (cfg,) = compose(args)
         config = check_composed(cfg)
         try:
             planned = plan(config)
         except UsageError as error:
-            self.refusals[task, entry] = str(error)
+            self.refused[task, entry] = str(error)
+            self._pairs[task, entry] = None
             return None
-        self.first = self.first or (args, cfg, planned)
-        if not changes:
-            digest = task_digest(plain(planned.resolved), planned.task.contents())
-            if digest != suite.tasks[task].digest:
-                raise UsageError(
-                    f"the task {task} composes to {digest}, and the suite {suite.name} has "
-                    f"{suite.tasks[task].digest}: remove what changes it (a yaml in --config-dir, "
-                    "another text), or give this suite another name and that digest (in "
-                    "quotes)"
-                )
-            suite.check_splits(task, planned.config.task["splits"])
-        ours = [word for word in (*kept, *changes) if word.partition("=")[0] not in SET_BY_RUN]
-        others = [word for word in self.args.overrides if not word.startswith("hydra")]
-        return Base(task, entry, (*ours, *others), planned)
-
-
-class Known:
-    """Runs that are over: what they measured, and the seconds they took.
-
-    Args:
-        shipped: whether the results of runs of the shipped file count.
-    """
-
-    def __init__(self, suite: Suite, shipped: bool) -> None:
-        rows = shipped_rows(suite)[0].filter(split=IN_DOMAIN)
-        self._shipped = _results(rows) if shipped else {}
-        times = rows.filter(pl.col("phase").is_in([TUNING, SCORE])).drop_nulls("train_s")
-        medians = times.group_by("task", "entry").agg(
-            (pl.col("train_s") / pl.col("steps")).median(), pl.col("measure_s").median()
+        digest = task_digest(plain(planned.resolved), planned.task.contents())
+        if digest != self.suite.tasks[task].digest:
+            raise UsageError(
+                f"the task {task} composes to {digest}, suite {self.suite.name} has "
+                f"{self.suite.tasks[task].digest}: remove what changes it, or give your suite this "
+                "digest (in quotes)"
+            )
+        check_known(
+            f"{task}: split {{}}", self.suite.tasks[task].generalises, config.task["splits"]
         )
-        self._seconds: dict[tuple[str, str], Seconds] = {
-            (task, entry): (step, last) for task, entry, step, last in medians.iter_rows()
-        }
-        self.suite = suite
-        for task in suite.tasks:
-            # Runs that shared their machine took longer than the pilot.
-            found, pilot = self._seconds.get((task, BASELINE)), self._piloted(task)
-            if found and pilot and pilot[0] < found[0]:
-                self._seconds[task, BASELINE] = pilot
-        self._here: dict[tuple[str, str], dict[str, Seconds]] = defaultdict(dict)
-        self.damaged: dict[str, str] = {}
-        """Runs whose results cannot be read, and why."""
+        others = (word for word in self.args.overrides if not word.startswith("hydra"))
+        self._pairs[task, entry] = (*words, *others), planned
+        return args, cfg
 
-    def is_shipped(self, run: SuiteRun) -> bool:
-        """Whether the package has the result of this run."""
-        return run.run_id in self._shipped
+    def _train_part(self, work: Work, until: float | None) -> None:
+        costs = {t: sum(self.known.seconds(t, e) for e in work.entries) for t in work.tasks}
+        for task, phase in product(sorted(work.tasks, key=lambda task: costs[task]), work.phases):
+            # What a round of tuning measures decides which runs the next one has.
+            while runs := self.known.next_runs(work, task, phase):
+                if until is not None and time.time() >= until:
+                    return
+                self._launch(runs, until)
 
-    def summary(self, run: SuiteRun) -> dict[str, Any] | None:
-        """Of a run that is finished here; a damaged one is noted in ``damaged``."""
+    def _launch(self, runs: Sequence[Run], until: float | None) -> None:
+        assert self._sweep is not None
+        possible = [run for run in runs if self._pairs[run.task, run.entry] is not None]
+        jobs = [self._job(number, run) for number, run in enumerate(possible, 1)]
+        missing = [job for job in jobs if job.missing]
+        began, first = time.monotonic(), runs[0]
         try:
-            return run.folder.summary()
-        except PeLabError as error:
-            self.damaged[str(run)] = str(error)
-            return None
+            if missing:
+                with printing_progress(missing, len(jobs)):
+                    launch_all(missing, self._sweep.launch(jobs, until))
+        finally:
+            outcomes = [(job, job.outcome()) for job in jobs]
+            counts = Counter(outcome.state for _, outcome in outcomes)
+            self.left += sum(counts[state] for state in LEFT)
+            self.failed += [
+                f"{job.label}: {outcome}"
+                for job, outcome in outcomes
+                if outcome.state not in (*ENDED, *LEFT)
+            ]
+            states = ", ".join(f"{n} {state}" for state, n in counts.items())
+            took = duration(time.monotonic() - began)
+            if jobs:
+                console().print(f"{first.task}, {first.phase}: {states}, {took}")
+            self.known.begun |= {*runs}
+            rows = rows_of(self.suite, runs_of(job.folder.path for job in jobs), self._folder)
+            others = self.known.own.join(rows, on="run_id", how="anti")
+            self.known.update(pl.concat([others, rows]))
 
-    def measured(self, run: SuiteRun) -> Measured | None:
-        """Error and loss in domain, of the result that counts (``precedence``); None: the run is
-        not over."""
-        found = dict(self._shipped.get(run.run_id, {}))
-        summary = self.summary(run)
-        if summary is not None:
-            metrics = summary["metrics"]
-            pair = _pair(*(metrics[metric_name(IN_DOMAIN, key)] for key in ("error", "loss")))
-            found[precedence(True, False)] = pair
-            step_s = metrics["time/train_s"] / summary["steps"]
-            self._here[run.task, run.entry][run.run_id] = step_s, metrics["time/measure_s"]
-        else:
-            status = run.job(0).status()
-            if status.get("state") == "failed" and not status.get("by_machine"):
-                found[precedence(False, False)] = FAILED
-        return found[min(found)] if found else None
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.args.config_dir is None else Path(self.args.config_dir)
 
-    def seconds(self, base: Base, steps: int) -> float | None:
-        """What a run of this many steps takes: by tuning runs of the entry that are finished here,
-        else by shipped ones, else by those in the first column and the column's cost, else by the
-        faster of rope's and the suite's pilot, and the relative cost. None: the task has none of
-        them."""
-        name, column = self.suite.split(base.entry)
-        if found := self._of(base.task, base.entry):
-            times = 1.0
-        else:
-            times = self.suite.columns[column].cost
-            found = self._of(base.task, name)
-        if found is None:
-            times *= relative_cost(name, base.plan.dims.train_len) or 1.0
-            found = self._of(base.task, BASELINE) or self._piloted(base.task)
-        return None if found is None else times * (found[0] * steps + found[1])
-
-    def _piloted(self, task: str) -> Seconds | None:
-        one = self.suite.tasks[task]
-        return None if one.seconds is None else (one.seconds / steps_of(self.suite, task), 0.0)
-
-    def _of(self, task: str, entry: str) -> Seconds | None:
-        if here := self._here[task, entry].values():
-            return median(step for step, _ in here), median(last for _, last in here)
-        return self._seconds.get((task, entry))
-
-
-def _results(rows: pl.DataFrame) -> Mapping[str, Mapping[int, Measured]]:
-    """Of each shipped run its results by ``precedence``."""
-    found: dict[str, dict[int, Measured]] = {}
-    for run_id, state, error, loss in rows.select("run_id", "state", "error", "loss").iter_rows():
-        place = precedence(state == "finished", True)
-        found.setdefault(run_id, {}).setdefault(place, _pair(error, loss))
-    return found
-
-
-def _pair(error: float | None, loss: float | None) -> Measured:
-    """With what a run that failed, or whose loss is not finite, counts as."""
-    return FAILED[0] if error is None else error, FAILED[1] if loss is None else loss
-
-
-EVERY = 10
-"""Of this many cells, a task with an entry, one is run ``again``."""
-
-
-class Phases:
-    """What each phase of the protocol runs."""
-
-    def __init__(self, suite: Suite, composer: Composer) -> None:
-        self.suite, self.composer = suite, composer
-
-    def entries(self, phase: str, entries: list[str]) -> list[str]:
-        """Those of the entries that a phase has runs of: beyond ``DEFAULT`` the encodings of
-        ``more_seeds_for``, and those that are not the suite's."""
-        ours = {*self.suite.entries} - {*self.suite.protocol.more_seeds_for}
-        every = phase in (*DEFAULT, AGAIN)
-        return [e for e in entries if every or self.suite.split(e)[0] not in ours]
-
-    def tuned(self, base: Base) -> Iterator[SuiteRun]:
-        """The tuning runs that an entry may have on a task."""
-        protocol = self.suite.protocol
-        for rate, seed in product(protocol.all_rates, protocol.tuning_seeds):
-            yield base.run(TUNING, rate, seed)
-
-    def runs(self, phase: str, base: Base, lr: float, seeds: int | None = None) -> list[SuiteRun]:
-        """The runs of a phase, beside tuning, of an entry on a task at the chosen rate.
-
-        Args:
-            seeds: how many; None: as the protocol says.
-        """
-        protocol = self.suite.protocol
-        if phase == "more_seeds":
-            more = range(protocol.seeds, protocol.more_seeds)
-            return [base.run(SCORE, lr, seed) for seed in more]
-        return [
-            at.run(name, lr, seed, steps)
-            for at, name, steps in self._kinds(phase, base)
-            for seed in range(seeds or protocol.seeds)
-        ]
-
-    def _kinds(self, phase: str, base: Base) -> Iterator[tuple[Base, str, int | None]]:
-        """What is run on every seed of the score: of what, its name, and the steps if others."""
-        if phase in (SCORE, AGAIN):
-            if phase == SCORE or self._is_drawn(base):
-                yield base, SCORE, None
-        elif phase == "longer":
-            for times in self.suite.protocol.longer:
-                yield base, f"steps_x{times}", times * base.steps
-
-    def _is_drawn(self, base: Base) -> bool:
-        """Whether a cell is one of those that are run again, whatever its result is."""
-        return generator(0, self.suite.version, base.task, base.entry).integers(EVERY) == 0
+    def _job(self, number: int, run: Run) -> Job:
+        pair = self._pairs[run.task, run.entry]
+        assert pair is not None
+        words, planned = pair
+        train = replace(planned.config.train, lr=run.lr, steps=run.steps)  # type: ignore[type-var]
+        config = replace(planned.config, train=train, seed=run.seed)  # type: ignore[type-var]
+        folder = folder_of(replace(planned, config=config))
+        # A run of a suite is measured at its end alone.
+        values = {"train.lr": run.lr, "train.steps": run.steps, "seed": run.seed,
+                  "eval.every": run.steps}  # fmt: skip
+        kept = (word for word in words if word.partition("=")[0] not in values)
+        every = replace_mappings([*kept, *(f"{key}={value!r}" for key, value in values.items())])
+        done = (folder.path / "summary.json").exists()
+        return Job(number, every, {}, str(run), folder, done, run.steps)

@@ -1,1 +1,0 @@
-"""The runs of a suite: read from run folders, shipped in one file, and summed up in tables."""

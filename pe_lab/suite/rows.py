@@ -1,0 +1,228 @@
+"""The runs of a suite as rows, one for each run and split: of the files that ship, and of folders.
+
+A run belongs to a suite if its ``task_digest`` is that of one of the suite's tasks. Its entry is
+named after the encoding or control and its column, with the keys in which it departs from the
+suite's words: ``cope``, ``cope+conv``, ``lstm``, ``cope npos=8``.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from pe_lab.config.choices import choices
+from pe_lab.core.errors import PeLabError, writing
+from pe_lab.core.files import replace_file
+from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.results.table import flat, read_runs, text
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.suite.suite import SCORE, TUNING, Suite
+
+ORIGIN = ("revision", "torch", "machine", "processor", "python")
+"""What a run was made with."""
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    **dict.fromkeys(("suite", "task", "entry", "pe", "model", "phase"), pl.String),
+    "lr": pl.Float64,
+    **dict.fromkeys(("seed", "seed_init", "steps"), pl.Int64),
+    "split": pl.String,
+    **dict.fromkeys(("error", "loss"), pl.Float64),
+    **dict.fromkeys(("n", "n_seq"), pl.Int64),
+    "guess": pl.Float64,
+    "parameters": pl.Int64,
+    **dict.fromkeys(("train_s", "measure_s"), pl.Float64),
+    **dict.fromkeys(("state", "message", "run_id"), pl.String),
+    **dict.fromkeys(ORIGIN, pl.String),
+    "planned": pl.String,
+    "started": pl.Float64,
+}
+"""``suite`` name and digest; ``phase`` what the run is for (``phase_of``); ``seed`` of the data,
+``seed_init`` of the weights; ``error`` the share of wrong answers among ``n`` in ``n_seq``
+sequences, null where the run failed or the encoding does not reach the length; ``guess`` the error
+of guessing; ``train_s`` and ``measure_s`` seconds; ``state`` finished or failed; ``planned`` the
+digest of a claim that named the run before it began; ``started`` in seconds since 1970."""
+ORDER = ("task", "entry", "phase", "steps", "lr", "seed", "seed_init", "run_id", "split")
+MEASURED = ("error", "loss", "n", "n_seq", "guess")
+OTHER_SEEDS, OTHER = "other_seeds", "other"
+"""Phases that the protocol does not have: a scored run with another seed, and any other run."""
+
+
+def shipped_file(name: str) -> Path:
+    """Return the place of a file that ships with the package; there may be no such file."""
+    return Path(str(files("pe_lab.suite"))) / "shipped" / name
+
+
+def read_shipped(suite: Suite, kind: str = "") -> pl.DataFrame:
+    """Return the rows that ship, of this version of the suite.
+
+    Args:
+        kind: ``.again`` for the runs that were made a second time.
+    """
+    path = shipped_file(f"{suite.name}{kind}.parquet")
+    if not path.exists():
+        return pl.DataFrame(schema=SCHEMA)
+    return pl.read_parquet(path).filter(pl.col("suite") == suite.version).select(*SCHEMA)
+
+
+def write_parquet(rows: pl.DataFrame, path: Path) -> None:
+    """Write rows as parquet, the same rows always as the same bytes."""
+    content = BytesIO()
+    rows.write_parquet(content, compression="zstd", statistics=False)
+    with writing(path, "another to="):
+        replace_file(path, content.getvalue())
+
+
+def read_own(suite: Suite, runs_dir: Path, folder: Path | None = None) -> pl.DataFrame:
+    """Return the rows of the finished and failed runs below ``runs_dir``; none without a folder.
+
+    Args:
+        folder: of ``--config-dir``, which may have the encodings of these runs.
+    """
+    if not runs_dir.is_dir():
+        return pl.DataFrame(schema=SCHEMA)
+    return rows_of(suite, read_runs(runs_dir), folder)
+
+
+def rows_of(suite: Suite, runs: pl.DataFrame, folder: Path | None = None) -> pl.DataFrame:
+    """Return the rows of those of these runs that are of the suite, finished or failed.
+
+    A run that failed because memory or disk space ran out says nothing about its entry.
+
+    Args:
+        runs: as ``read_runs`` returns them.
+    """
+    tasks = {task.digest: name for name, task in suite.tasks.items()}
+    known = pl.col("task_digest").is_in([*tasks]) & pl.col("state").is_in(["finished", "failed"])
+    if "by_machine" in runs.columns:
+        known &= ~pl.col("by_machine").cast(pl.Boolean, strict=False).fill_null(value=False)
+    rows: list[dict[str, Any]] = []
+    if "task_digest" in runs.columns:
+        for (pe,), of_pe in runs.filter(known).group_by("pe", maintain_order=True):
+            departures = _Departures(suite, str(pe), of_pe, folder)
+            for run in of_pe.iter_rows(named=True):
+                entry = departures.entry(run)
+                rows += _run_rows(suite, run, tasks[run["task_digest"]], entry)
+    return pl.DataFrame(rows, SCHEMA).sort(ORDER)
+
+
+def _run_rows(suite: Suite, run: Mapping[str, Any], task: str, entry: str) -> list[dict[str, Any]]:
+    path = Path(run["path"])
+    seed_init = run["seed"] if run.get("seed.init") is None else run["seed.init"]
+    facts = {
+        "suite": suite.version, "task": task, "entry": entry, "pe": run["pe"],
+        "model": run.get("model"), "lr": run["train.lr"], "seed": run["seed"],
+        "seed_init": seed_init, "steps": run["train.steps"],
+        "phase": phase_of(suite, task, entry, {**run, "seed_init": seed_init}),
+        "parameters": run.get("params/total"), "train_s": run.get("time/train_s"),
+        "measure_s": run.get("time/measure_s"), "state": run["state"], "message": run["message"],
+        "run_id": "-".join(path.parts[-3:]), **read_origin(path),
+    }  # fmt: skip
+    splits = run["splits"] or [IN_DOMAIN, *suite.tasks[task].generalises]
+    return [
+        {**facts, "split": split, **{m: run.get(metric_name(split, m)) for m in MEASURED}}
+        for split in splits
+    ]
+
+
+def phase_of(suite: Suite, task: str, entry: str, run: Mapping[str, Any]) -> str:
+    """Return ``tuning``, ``score``, ``steps_x2``, ``other_seeds`` or ``other``."""
+    protocol, seed = suite.protocol, run["seed"]
+    times, left = divmod(run["train.steps"], suite.steps(task, entry))
+    tried = any(abs(run["train.lr"] / rate - 1) < 1e-9 for rate in protocol.all_rates)
+    if left or seed != run["seed_init"] or not tried:
+        return OTHER
+    if times > 1:
+        scored = seed < max(protocol.seeds, protocol.more_seeds)
+        return f"steps_x{times}" if times in protocol.longer and scored else OTHER
+    if seed in protocol.tuning_seeds:
+        return TUNING
+    return SCORE if seed < max(protocol.seeds, protocol.more_seeds) else OTHER_SEEDS
+
+
+class _Departures:
+    """How the runs of an encoding differ from the entries of a suite."""
+
+    def __init__(self, suite: Suite, pe: str, runs: pl.DataFrame, folder: Path | None) -> None:
+        self.suite, self.pe, self.folder = suite, pe, folder
+        keys = [key for key in runs.columns if key.startswith(("pe.", "model."))]
+        known = choices("pe").keys() | {one.stem for one in (folder or Path()).glob("pe/*.yaml")}
+        self.keys = [
+            key
+            for key in keys
+            if not key.endswith("_target_")
+            # Of an encoding whose yaml is not here, only what differs between its runs is known.
+            and (pe in known or not key.startswith("pe.") or runs[key].n_unique() > 1)
+        ]
+        self.names: dict[tuple[Any, ...], str] = {}
+
+    def entry(self, run: Mapping[str, Any]) -> str:
+        """Return the name of a run's entry: the one from which it departs least, and how."""
+        facts = run.get("model") or "", run.get("positions") or "sequential"
+        key = (*facts, *(run[key] for key in self.keys), *run["null_keys"])
+        if key not in self.names:
+            self.names[key] = min(self._names(run, *facts), key=lambda name: name.count(" "))
+        return self.names[key]
+
+    def _names(self, run: Mapping[str, Any], model: str, positions: str) -> list[str]:
+        suite, names = self.suite, []
+        own = [name for column in suite.columns if (name := suite.named(self.pe, column))]
+        of_suite = [e for e in suite.all_entries() if _runs_as(suite.words(e), model, self.pe)]
+        for entry in of_suite or own:
+            words = dict(word.split("=", 1) for word in (*suite.common, *suite.words(entry)))
+            expected = yaml_keys("model", model, None) | yaml_keys("pe", self.pe, self.folder)
+            expected |= {"model": model, "positions": "sequential"} | words
+            now = {"model": model, "positions": positions} | {key: run[key] for key in self.keys}
+            parts = [
+                f"{key.removeprefix('pe.')}={text(value)}"
+                for key, value in now.items()
+                if not _equals(value, expected.get(key), key in run["null_keys"])
+            ]
+            names.append(" ".join([entry, *parts]))
+        return names
+
+
+def _runs_as(words: tuple[str, ...], model: str, pe: str) -> bool:
+    return {f"model={model}", f"pe={pe}"} <= {*words}
+
+
+def _equals(value: Any, expected: Any, was_null: bool) -> bool:
+    """Return whether a recorded value is the expected one, or follows from other keys."""
+    if expected is None or str(expected) == "null":
+        return value is None or was_null
+    if value == expected or str(expected).startswith("${"):
+        return True
+    a, b = (text(one).replace(" ", "").replace('"', "") for one in (value, expected))
+    with suppress(ValueError):
+        return a == b or float(a) == float(b)
+    return False
+
+
+@cache
+def yaml_keys(group: str, name: str, folder: Path | None) -> Mapping[str, Any]:
+    """Return the keys of a yaml of conf/ or of the user's folder with their values."""
+    path = choices(group).get(name, (folder or Path()) / group / f"{name}.yaml")
+    return flat({group: yaml.safe_load(path.read_bytes())}) if path.exists() else {}
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """Return when a run was begun, and with which revision, torch, machine and Python."""
+    with suppress(PeLabError, KeyError, IndexError):
+        starts: list[Any] = RunFolder(path).starts()
+        last, system = starts[-1], str(starts[-1].get("platform", "")).split("-")
+        parts = (system[0], *({*system} & {"x86_64", "aarch64", "arm64", "AMD64"}))
+        speed = last.get("gpu") or last.get("cpu_capability") or ""
+        threads = f"{last['threads']} threads" if last.get("threads", 1) != 1 else ""
+        return {
+            "started": starts[0]["time"],
+            "revision": (last.get("git_revision") or "")[:12] or None,
+            "torch": last["versions"].get("torch"),
+            "machine": " ".join(filter(None, (*parts, speed, threads))),
+            "processor": last.get("processor"),
+            "python": last.get("python"),
+        }
+    return {}

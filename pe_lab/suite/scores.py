@@ -1,0 +1,271 @@
+"""From rows to scores: the learning rate that tuning chose, and how many seeds generalise at it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pe_lab.core.metrics import IN_DOMAIN, wilson
+from pe_lab.results.statistics import rate_of, with_rates
+from pe_lab.suite.suite import SCORE, TUNING, Protocol, Search, Suite
+
+WORST = 1.0
+"""The error of a run that failed, and on a split that the encoding does not reach."""
+Measured = tuple[float, float]
+"""Error and loss in domain."""
+FAILED: Measured = (math.inf, math.inf)
+Tuning = Mapping[float, Mapping[int, Measured]]
+"""What tuning runs measured, by rate and tuning seed."""
+BASELINE = "rope"
+NEAR_S = 3600
+"""Seconds between the starts of two runs that probably shared the machine with the same others."""
+
+
+def chosen_rate(tuning: Tuning) -> float | None:
+    """Return the rate with the lowest mean in-domain error over the tuning seeds, on a tie the one
+    with the lowest loss, then the smallest; None if all runs failed.
+
+    Only rates with the most seeds are compared: a search tries the others on fewer, as they were
+    worse.
+    """
+    most = max(map(len, tuning.values()), default=0)
+    means = {
+        rate: tuple(sum(values) / most for values in zip(*runs.values(), strict=True))
+        for rate, runs in tuning.items()
+        if len(runs) == most > 0
+    }
+    best = min(means, key=lambda rate: (*means[rate], rate), default=None)
+    return best if best is not None and math.isfinite(means[best][0]) else None
+
+
+def next_tuning(protocol: Protocol, tuning: Tuning) -> list[tuple[float, int]]:
+    """Return the tuning runs to do next as rates and seeds; none once tuning is over.
+
+    Without a search these are all that are missing. A search goes in rounds (see ``Search``).
+    """
+    seeds, search = protocol.tuning_seeds, protocol.search
+    if search is None:
+        return _missing(tuning, protocol.rates, seeds)
+    if missing := _missing(tuning, search.start, seeds[:1]):
+        return missing
+    first = {rate: {seeds[0]: runs[seeds[0]]} for rate, runs in tuning.items() if seeds[0] in runs}
+    if (best := chosen_rate(first)) is None:
+        return _missing(tuning, protocol.rates, seeds[:1])
+    if missing := _outwards(protocol, tuning, best):
+        return missing
+    alone = {rate: runs[seeds[0]] for rate, runs in first.items()}
+    near = [rate for rate, run in alone.items() if _is_near(run, alone[best], search)]
+    complete = {rate: runs for rate, runs in tuning.items() if len(runs) == len(seeds)}
+    if len(near) == 1 and not complete:
+        return []
+    if missing := _missing(tuning, near, seeds):
+        return missing
+    if (best := chosen_rate(complete)) is None:
+        # All near ones failed on another seed.
+        return _missing(tuning, [rate for rate, run in alone.items() if run != FAILED], seeds)
+    return _outwards(protocol, tuning, best)
+
+
+def _missing(
+    tuning: Tuning, rates: Sequence[float], seeds: Sequence[int]
+) -> list[tuple[float, int]]:
+    return [(rate, seed) for seed in seeds for rate in rates if seed not in tuning.get(rate, {})]
+
+
+def _outwards(protocol: Protocol, tuning: Tuning, best: float) -> list[tuple[float, int]]:
+    """Return the run of the neighbour of the best rate, if that is at an end of those tried."""
+    rates = protocol.all_rates
+    at = rates.index(best)
+    neighbours = [rates[i] for i in (at - 1, at + 1) if 0 <= i < len(rates)]
+    return _missing(tuning, neighbours, protocol.tuning_seeds[:1])
+
+
+def _is_near(run: Measured, best: Measured, search: Search) -> bool:
+    """Return whether another seed may make this rate the best one."""
+    return run[0] - best[0] <= search.near_error and (
+        run[0] < best[0] or run[1] <= search.near_loss * best[1]
+    )
+
+
+def tuning_of(
+    rows: pl.DataFrame, protocol: Protocol
+) -> dict[tuple[str, str], dict[float, dict[int, Measured]]]:
+    """Return (task, entry) -> what its tuning runs measured in domain."""
+    tuning: dict[tuple[str, str], dict[float, dict[int, Measured]]] = {}
+    inside = rows.filter(pl.col("split") == IN_DOMAIN, pl.col("phase") == TUNING)
+    for task, entry, lr, seed, error, loss in inside.select(
+        "task", "entry", "lr", "seed", "error", pl.col("loss").fill_null(math.inf)
+    ).iter_rows():
+        rate = min(protocol.all_rates, key=lambda rate: abs(rate - lr))
+        run = FAILED if error is None else (error, loss)
+        tuning.setdefault((task, entry), {}).setdefault(rate, {})[seed] = run
+    return tuning
+
+
+def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
+    """Return for each tuned ``task`` and ``entry`` the rate that was ``chosen`` (null if all runs
+    failed), and how many ``rates`` were tried on all tuning seeds or ruled out by the search."""
+    chosen = []
+    for key, tuning in tuning_of(rows, protocol).items():
+        tried = sum(len(runs) == len(protocol.tuning_seeds) for runs in tuning.values())
+        if protocol.search is not None and not next_tuning(protocol, tuning):
+            tried = len(protocol.rates)
+        chosen.append((*key, chosen_rate(tuning), tried))
+    schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}
+    return pl.DataFrame(chosen, schema, orient="row")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the tables of a suite are made of.
+
+    Args:
+        rows: all runs, each once, with ``shipped``, ``threshold`` of the split, ``family``,
+            ``chosen`` rate, ``again`` (the error of a second result) and ``counts``: scored at the
+            chosen rate.
+        cells: a row for each task, entry and split: ``k`` of ``n`` seeds are at or below
+            ``threshold``, with ``p_low`` to ``p_high``; ``median``, ``mean``, ``sd``, ``clusters``,
+            ``lr``, ``cost`` relative to rope, ``yours`` (runs that do not ship), ``flips`` of
+            ``again`` runs made a second time, ..
+    """
+
+    suite: Suite
+    rows: pl.DataFrame
+    cells: pl.DataFrame
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that have a scored run, in the order of the suite."""
+        scored = {*self.cells["task"]}
+        return [task for task in self.suite.tasks if task in scored]
+
+    def success(self, phase: str = SCORE) -> pl.DataFrame:
+        """Return for each ``task`` and ``entry``: ``k`` of ``n`` seeds generalise to every scored
+        split, with the 95 % interval ``low`` to ``high``; ``learned`` of them fit in domain;
+        ``yours`` of them do not ship.
+
+        Args:
+            phase: another one than the score, at the chosen rate: ``steps_x2``.
+        """
+        at_rate = pl.col("lr") == pl.col("chosen")
+        runs = self.rows.filter(at_rate, pl.col("phase") == phase, ~pl.col("threshold").is_null())
+        inside = pl.col("split") == IN_DOMAIN
+        reached = pl.col("error").fill_null(WORST) <= pl.col("threshold")
+        seeds = runs.group_by("task", "entry", "seed", maintain_order=True).agg(
+            generalises=reached.filter(~inside).all(),
+            learned=reached.filter(inside).all(),
+            yours=~pl.col("shipped").any(),
+        )
+        table = seeds.group_by("task", "entry", maintain_order=True).agg(
+            k=pl.sum("generalises"), n=pl.len(), learned=pl.sum("learned"), yours=pl.sum("yours")
+        )
+        intervals = [wilson(k, n) for k, n in table.select("k", "n").iter_rows()]
+        return table.with_columns(
+            low=pl.Series([low for low, _ in intervals], dtype=pl.Float64),
+            high=pl.Series([high for _, high in intervals], dtype=pl.Float64),
+        )
+
+
+def score(
+    suite: Suite, shipped: pl.DataFrame, own: pl.DataFrame, again: pl.DataFrame | None = None
+) -> Scores:
+    """Return the scores of shipped rows and the user's own.
+
+    Args:
+        again: second results of shipped runs, which change no score.
+    """
+    rows = unite(shipped, own)
+    later = _second_results(rows, own if again is None else pl.concat([own, again]))
+    limits = [
+        (task, split, limit, of.family)
+        for task, of in suite.tasks.items()
+        for split, limit in of.thresholds.items()
+    ]
+    schema = {"task": pl.String, "split": pl.String, "threshold": pl.Float64, "family": pl.String}
+    rows = (
+        _add(rows, later, "run_id", "split")
+        .pipe(_add, pl.DataFrame(limits, schema, orient="row"), "task", "split")
+        .pipe(_add, chosen_rates(rows, suite.protocol), "task", "entry")
+        .with_columns(
+            counts=((pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))).fill_null(
+                value=False
+            )
+        )
+    )  # fmt: skip
+    return Scores(suite, rows, _cells(rows))
+
+
+def _add(rows: pl.DataFrame, table: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Return the rows with the columns of a table, null where it has no such row."""
+    return rows.join(table, on=keys, how="left", maintain_order="left")
+
+
+def unite(shipped: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Return each run once, with ``shipped``: a finished result before a failed one, then a
+    shipped result before an own one."""
+    both = pl.concat(
+        [shipped.with_columns(shipped=pl.lit(True)), own.with_columns(shipped=pl.lit(False))]
+    )
+    order = [pl.col("state") != "finished", ~pl.col("shipped")]
+    first = both.sort(order, maintain_order=True).unique(
+        ["run_id", "split"], keep="first", maintain_order=True
+    )
+    run = ["task", "entry", "phase", "lr", "steps", "seed", "seed_init"]
+    runs = first.unique("run_id", keep="first", maintain_order=True)
+    kept = runs.unique(run, keep="first", maintain_order=True)
+    return first.join(kept, on="run_id", how="semi", maintain_order="left")
+
+
+def _second_results(rows: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
+    """Return ``again``: the error of each run and split when it was first made again."""
+    began = rows.select("run_id", "split", began="started")
+    return (
+        later.join(began, on=["run_id", "split"], how="inner", maintain_order="left")
+        .filter(pl.col("started") != pl.col("began"))
+        .unique(["run_id", "split"], keep="first", maintain_order=True)
+        .select("run_id", "split", again=pl.col("error").fill_null(WORST))
+    )
+
+
+def _cells(rows: pl.DataFrame) -> pl.DataFrame:
+    scored = rows.filter(pl.col("counts") & pl.col("threshold").is_not_null())
+    error, again = pl.col("error"), pl.col("again")
+    reached = error.fill_null(WORST) <= pl.col("threshold")
+    cells = scored.group_by("task", "entry", "split", maintain_order=True).agg(
+        **rate_of(error.fill_null(WORST), pl.col("threshold")),
+        n=pl.len().cast(pl.Int64),
+        measured=error.count().cast(pl.Int64),
+        mean=error.mean(),
+        sd=error.std(),
+        failed=(pl.col("state") == "failed").sum().cast(pl.Int64),
+        lr=pl.col("lr").first(),
+        rates=pl.col("rates").first(),
+        train_s=pl.col("train_s").median(),
+        yours=(~pl.col("shipped")).sum().cast(pl.Int64),
+        guess=pl.col("guess").median(),
+        family=pl.col("family").first(),
+        again=again.count().cast(pl.Int64),
+        flips=(reached != (again <= pl.col("threshold"))).sum().cast(pl.Int64),
+    )
+    columns = (
+        *("task", "entry", "split", "n", "k", "p_generalises", "p_low", "p_high", "median"),
+        *("clusters", "threshold", "measured", "mean", "sd", "failed", "lr", "rates", "train_s"),
+        *("yours", "guess", "family", "cost", "near", "again", "flips"),
+    )
+    costs = _relative_costs(scored)
+    return _add(with_rates(cells), costs, "task", "entry").select(columns)
+
+
+def _relative_costs(scored: pl.DataFrame) -> pl.DataFrame:
+    """Return ``cost``: the median over seeds of the training time relative to rope's with the same
+    seed on the same kind of machine, of those begun within an hour if there are any (``near``)."""
+    key = ["task", "machine", "seed"]
+    runs = scored.filter(pl.col("split") == IN_DOMAIN, pl.col("train_s").is_not_null())
+    rope = runs.filter(pl.col("entry") == BASELINE)
+    rope = rope.select(*key, rope_s="train_s", rope_started="started")
+    near = ((pl.col("started") - pl.col("rope_started")).abs() <= NEAR_S).fill_null(value=False)
+    ratio = pl.col("train_s") / pl.col("rope_s")
+    cost = pl.when(near.any()).then(ratio.filter(near).median()).otherwise(ratio.median())
+    pairs = runs.join(rope, on=key, maintain_order="left")
+    return pairs.group_by("task", "entry", maintain_order=True).agg(cost=cost, near=near.any())

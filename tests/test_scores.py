@@ -1,0 +1,126 @@
+"""Which rate tuning chooses, which result of a run counts, and what is counted."""
+
+import math
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from suite_rows import SPLITS, SUITE, rows, run, tuned
+
+from pe_lab.suite.scores import FAILED, chosen_rate, next_tuning, score, unite
+
+PROTOCOL = SUITE.protocol
+NONE = rows()
+
+
+def test_the_rate_with_the_lowest_error_then_loss_is_chosen() -> None:
+    a, b = {1000: (0.0, 0.5), 1001: (0.2, 0.5)}, {1000: (0.1, 0.1), 1001: (0.1, 0.1)}
+    assert chosen_rate({0.001: a, 0.003: b}) == 0.003
+    assert chosen_rate({0.001: a, 0.003: {1000: (0.0, 0.0)}}) == 0.001, "fewer seeds"
+    assert chosen_rate({0.001: b, 0.003: b}) == 0.001, "the smaller rate"
+    assert chosen_rate({0.001: {1000: FAILED}}) is None
+    assert chosen_rate({}) is None
+
+
+def search(errors: dict[float, float]) -> tuple[list[list[tuple[float, int]]], float | None]:
+    """Return the rounds of a search in which every seed of a rate has this error, and the rate."""
+    tuning: dict[float, dict[int, tuple[float, float]]] = {}
+    rounds = []
+    while runs := next_tuning(PROTOCOL, tuning):
+        rounds.append(runs)
+        for rate, seed in runs:
+            error = errors[rate]
+            tuning.setdefault(rate, {})[seed] = FAILED if math.isinf(error) else (error, error)
+    return rounds, chosen_rate(tuning)
+
+
+def test_a_search_goes_outwards_and_tries_near_rates_again() -> None:
+    errors = dict.fromkeys(PROTOCOL.all_rates, 0.5) | {0.003: 0.3, 0.001: 0.1, 0.0005: 0.11}
+    rounds, rate = search(errors)
+    assert rounds == [
+        [(0.003, 1000), (0.006, 1000)],
+        [(0.001, 1000)],
+        [(0.0005, 1000)],
+        [(0.001, 1001), (0.0005, 1001)],
+    ]
+    assert rate == 0.001
+    errors[0.0005] = 0.05
+    rounds, rate = search(errors)
+    assert rounds[3:] == [[(0.00025, 1000)]], "beyond the protocol's rates; no other is near"
+    assert rate == 0.0005
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.11, 0.5, math.inf]), min_size=8, max_size=8))
+def test_a_search_ends_and_asks_for_no_run_twice(values: list[float]) -> None:
+    rounds, rate = search(dict(zip(PROTOCOL.all_rates, values, strict=True)))
+    runs = [run for of in rounds for run in of]
+    assert len(runs) == len({*runs}) <= 16
+    assert (rate is None) == all(math.isinf(dict(zip(PROTOCOL.all_rates, values, strict=True))[r])
+                                 for r, _ in runs)  # fmt: skip
+
+
+def test_only_seeds_at_the_chosen_rate_count() -> None:
+    of = rows(tuned("cope", lr=0.003), *(run("cope", seed) for seed in (0, 1)),
+              run("cope", 2, lr=0.006), run("rope", 0))  # fmt: skip
+    scores = score(SUITE, of, NONE)
+    assert {*scores.cells["entry"]} == {"cope"}, "rope was not tuned"
+    assert {*scores.cells["n"]} == {2}
+    assert {*scores.cells["lr"]} == {0.003}
+
+
+def test_a_seed_generalises_if_it_does_to_every_scored_split() -> None:
+    errors = [0.0] * len(SPLITS)
+    bad = [0.5, *errors[1:]]
+    far = [*errors[:-1], 0.021]
+    at_the_threshold = [*errors[:-1], 0.02]
+    of = rows(tuned("cope"), run("cope", 0, errors), run("cope", 1, bad), run("cope", 2, far),
+              run("cope", 3, at_the_threshold), run("cope", 4, None))  # fmt: skip
+    (row,) = score(SUITE, of, NONE).success().iter_rows(named=True)
+    assert (row["k"], row["n"], row["learned"], row["yours"]) == (3, 5, 3, 0)
+    assert 0.2 < row["low"] < 0.6 < row["high"] < 0.9
+    cells = score(SUITE, of, NONE).cells
+    last = cells.filter(split=SPLITS[-1]).row(0, named=True)
+    assert (last["k"], last["n"], last["failed"], last["measured"]) == (3, 5, 1, 4)
+
+
+def test_a_finished_result_counts_before_a_failed_one_then_a_shipped_one() -> None:
+    for shipped, own, error in (
+        (0.25, 0.5, 0.25), (0.25, None, 0.25), (None, 0.5, 0.5), (None, None, None),
+    ):  # fmt: skip
+        united = unite(rows(run("cope", 0, shipped)), rows(run("cope", 0, own)))
+        assert united["error"].to_list() == [error] * len(SPLITS)
+    twice = unite(rows(run("cope", 0, 0.25)), rows(run("cope", 0, 0.5, run_id="another")))
+    assert {*twice["error"]} == {0.25}, "the same run under another identity"
+
+
+def test_runs_made_again_flip_where_they_are_on_the_other_side() -> None:
+    first = rows(tuned("cope"), *(run("cope", seed) for seed in (0, 1)))
+    again = rows(run("cope", 0, 0.5, started=3e9), run("cope", 1, 0.0, started=2e9))
+    cells = score(SUITE, first, NONE, again).cells
+    assert {*cells.select("k", "n", "again", "flips").iter_rows()} == {(2, 2, 1, 1)}
+
+
+def test_own_runs_are_counted_as_yours() -> None:
+    own = rows(tuned("mine"), run("mine", 0), run("rope", 1))
+    scores = score(SUITE, rows(tuned("rope"), run("rope", 0)), own)
+    yours = {row["entry"]: row["yours"] for row in scores.success().iter_rows(named=True)}
+    assert yours == {"mine": 1, "rope": 1}
+
+
+def test_the_cost_is_relative_to_rope_with_the_same_seed() -> None:
+    runs = [
+        run(entry, seed, train_s=seconds * (1 + seed), machine="m", started=2e9 + late)
+        for entry, seconds, late in (("rope", 10.0, 0), ("cope", 15.0, 60))
+        for seed in (0, 1)
+    ]
+    cells = score(SUITE, rows(tuned("rope"), tuned("cope"), *runs), NONE).cells
+    costs = {*cells.filter(pl.col("entry") == "cope").select("cost", "near").iter_rows()}
+    assert costs == {(1.5, True)}
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_thresholds_are_multiplied(times: float) -> None:
+    of = rows(tuned("cope"), run("cope", 0, 0.015))
+    scores = score(SUITE.with_thresholds(times), of, NONE)
+    assert scores.success()["k"].to_list() == [int(times > 1)]

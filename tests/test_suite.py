@@ -1,0 +1,109 @@
+"""The yaml of a suite, the names of its entries, and what of it is to be trained."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from program import Here, assert_refused
+from suites import tiny_suite
+
+from pe_lab.cli.train import checked_jobs
+from pe_lab.config.choices import choices
+from pe_lab.config.schema import plain
+from pe_lab.core.errors import UsageError
+from pe_lab.results.protocol import task_digest
+from pe_lab.suite.runs import select_work
+from pe_lab.suite.suite import load_suite
+from pe_lab.train.plan import plan
+
+V2 = load_suite("v2")
+
+
+@pytest.mark.parametrize("name", ["v2", "quick"])
+def test_the_tasks_compose_to_what_the_suite_has(name: str) -> None:
+    """Else every run of it would be of no suite."""
+    suite = load_suite(name)
+    for task, of in suite.tasks.items():
+        (config,) = checked_jobs([*suite.run_words(task, "rope")])
+        planned = plan(config)
+        assert task_digest(plain(planned.resolved), planned.task.contents()) == of.digest, task
+        assert {*of.generalises} <= {*config.task["splits"]}
+        assert config.train.steps == suite.steps(task, "rope")
+
+
+def test_an_entry_has_the_words_of_its_column() -> None:
+    assert V2.split("cope+conv npos=8") == ("cope npos=8", "conv")
+    assert V2.split("cope") == ("cope", "alone")
+    assert V2.named("path_published", "conv") is None
+    words = V2.run_words("flipflop", "path+large_conv")
+    assert {"model.d_model=128", "model.conv=3", "pe.conv=1", "train.steps=800"} <= {*words}
+    assert "model.d_model=64" not in words
+    assert V2.words("lstm+conv") == ("model=lstm", "pe=none", "model.conv=3")
+
+
+def test_the_digest_is_of_what_the_yaml_says(tmp_path: Path) -> None:
+    assert V2.version == "v2-2a77e5da"
+    content = yaml.safe_load(choices("suite")["v2"].read_text())
+    content["tasks"]["flipflop"]["fits"] = 0.02
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "other.yaml").write_text(yaml.safe_dump(content))
+    assert load_suite("other", tmp_path).digest != V2.digest
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("protocoll", {}, "did you mean protocol"),
+        ("tasks", {"a": {"family": "x", "words": [], "fits": 2, "digest": "0"}}, "fits=2"),
+        ("controls", [], "controls"),
+    ],
+)
+def test_a_wrong_yaml_is_refused_in_a_sentence(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    tiny_suite(tmp_path)
+    path = tmp_path / "mine" / "suite" / "tiny.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {key: value}))
+    with pytest.raises(UsageError, match=said):
+        load_suite("tiny", tmp_path / "mine")
+
+
+def test_thresholds_are_multiplied_as_decimals() -> None:
+    assert V2.with_thresholds(0.7).tasks["recall"].generalises["long_x2"] == 0.035
+    with pytest.raises(UsageError, match="give less than"):
+        V2.with_thresholds(3)
+
+
+def test_work_is_selected_by_part_task_entry_column_and_phase() -> None:
+    first, second, third, *_ = select_work(V2)
+    assert [len(work.entries) for work in (first, second)] == [27, 27]
+    assert (first.part, third.part, third.seeds) == ("1", "2", 5)
+    (one,) = select_work(V2, ["recall"], ["cope"], ["conv"], parts=["1"])
+    assert (one.tasks, one.entries, one.phases) == (["recall"], ["cope+conv"], ["tuning", "score"])
+    own = select_work(V2, [], ["mine"])
+    assert {work.part for work in own} == {"1", "2"}
+    assert own[0].entries == ["mine", "mine+conv"]
+    longer = select_work(V2, ["recall"], ["cope"], phases=["longer"])
+    assert [(work.part, work.phases) for work in longer if work.part != "5"] == [
+        ("1", ["longer"]), ("3", ["longer"]),
+    ]  # fmt: skip
+    assert not any({"equal_time"} & {*work.phases} for work in select_work(V2))
+    with pytest.raises(UsageError, match="no part has"):
+        select_work(V2, ["text"], ["t5"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["v0"], "unknown suite v0: choose from quick, v2"),
+        ([], "suite needs the name of a suite"),
+        (["v2", "tasks=flip"], "tasks=flip: did you mean flipflop?"),
+        (["v2", "phases=scores"], "phases=scores: did you mean score?"),
+        (["v2", "pe=copee"], "pe=copee: did you mean cope?"),
+        (["v2", "budget=2"], "budget=2: give a number with its unit"),
+        (["v2", "train.steps=3"], "suite train.steps=3: "),
+        (["v2", "force=true"], "suite force=true: "),
+    ],
+)
+def test_what_is_wrong_is_refused(here: Here, words: list[str], said: str) -> None:
+    assert_refused(here("suite", *words), said)
