@@ -31,6 +31,7 @@ from pe_lab.core.errors import RunError, UsageError, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.core.suggest import check_known
+from pe_lab.explain.cells import Cell
 from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.store.run_folder import run_folders
 from pe_lab.suite.claims import decide_claims, read_claims, verdicts
@@ -146,7 +147,7 @@ def _print_claims(
     print_tables(options.format, [table], tests, notes, {"verdicts": verdicts(tests)})
 
 
-def _verdicts(scores: Scores, options: LeaderboardOptions) -> dict:
+def _verdicts(scores: Scores, options: LeaderboardOptions) -> dict[tuple[str, str], Cell]:
     found = shipped_diagnoses(scores.suite) if options.shipped else []
     own = run_folders(options.runs_dir) if options.runs_dir.is_dir() else ()
     folders = {"-".join(one.path.parts[-3:]): one for one in own}

@@ -76,9 +76,9 @@ def show(words: Sequence[str]) -> None:
     options = parse(SuiteOptions, [word for word in rest if word != names[0]])
     for key, value in options.others.items():
         if not key.startswith("hydra") and (not excluded(key) or key in ("force", "debug")):
-            known = [*SuiteOptions.model_fields, "threads", "device", "tracker"]
+            keys = [*SuiteOptions.model_fields, "threads", "device", "tracker"]
             raise UsageError(
-                f"suite {key}={value}: {did_you_mean(key, known)}; a suite fixes what it trains"
+                f"suite {key}={value}: {did_you_mean(key, keys)}; a suite fixes what it trains"
             )
     # Imported here: torch takes a second.
     from pe_lab.cli.train import arguments

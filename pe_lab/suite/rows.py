@@ -174,7 +174,7 @@ class _Departures:
         of_suite = [e for e in suite.all_entries() if _runs_as(suite.words(e), model, self.pe)]
         for entry in of_suite or own:
             words = dict(word.split("=", 1) for word in (*suite.common, *suite.words(entry)))
-            expected = yaml_keys("model", model, None) | yaml_keys("pe", self.pe, self.folder)
+            expected = {**yaml_keys("model", model, None), **yaml_keys("pe", self.pe, self.folder)}
             expected |= {"model": model, "positions": "sequential"} | words
             now = {"model": model, "positions": positions} | {key: run[key] for key in self.keys}
             parts = [

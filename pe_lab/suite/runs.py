@@ -76,11 +76,10 @@ def select_work(
     Raises:
         UsageError: a name is unknown, or no part has what is named.
     """
-    names = {"tasks": tasks, "columns": columns, "phases": phases, "part": parts}
-    numbers = [number for number, _ in suite.groups]
-    known = {"tasks": suite.tasks, "columns": suite.columns, "phases": PHASES, "part": numbers}
-    for key, values in names.items():
-        check_known(f"{key}={{}}", values, known[key])
+    check_known("tasks={}", tasks, suite.tasks)
+    check_known("columns={}", columns, suite.columns)
+    check_known("phases={}", phases, PHASES)
+    check_known("part={}", parts, [number for number, _ in suite.groups])
     every = []
     for number, group in suite.groups:
         own = [suite.split(entry)[0] for entry in entries] if group.yours else []
@@ -152,7 +151,8 @@ class Known:
         """Return the runs of a phase after tuning, at this rate."""
         protocol, steps = self.suite.protocol, self.suite.steps(task, entry)
         base = self.suite.split(entry)[0]
-        seeds, times = range(work.seeds or protocol.seeds), (1,)
+        seeds = range(work.seeds or protocol.seeds)
+        times: tuple[int, ...] = (1,)
         if phase in (MORE_SEEDS, LONGER):
             if base in self.suite.entries and base not in protocol.more_seeds_for:
                 return []

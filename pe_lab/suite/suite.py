@@ -183,8 +183,14 @@ class Suite:
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Each group of runs with the number of its part."""
         if not self.parts:
-            names = {"tasks": tuple(self.tasks), "entries": tuple(self.entries)}
-            yield "", Group(columns=tuple(self.columns), **names)
+            yield (
+                "",
+                Group(  # type: ignore[call-arg]
+                    tasks=tuple(self.tasks),
+                    entries=tuple(self.entries),
+                    columns=tuple(self.columns),
+                ),
+            )
         for number, groups in self.parts.items():
             for group in groups:
                 yield str(number), group
@@ -202,14 +208,14 @@ class Suite:
 at most 1"
             )
         tasks = {
-            name: replace(
+            name: replace(  # type: ignore[type-var]
                 task,
                 fits=_product(task.fits, times),
                 generalises={s: _product(limit, times) for s, limit in task.generalises.items()},
             )
             for name, task in self.tasks.items()
         }
-        return replace(self, tasks=tasks, times=times)
+        return replace(self, tasks=tasks, times=times)  # type: ignore[type-var]
 
     def named(self, base: str, column: str) -> str | None:
         """Return the name of an entry in a column, ``cope+conv``; None if it is not run there."""
@@ -281,4 +287,4 @@ def _load(name: str, file: Path) -> Suite:
     suite, content = read_checked(file, Suite, keys, "conf/suite/v2.yaml")
     text = json.dumps(content, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return replace(suite, name=name, digest=digest)
+    return replace(suite, name=name, digest=digest)  # type: ignore[type-var]
