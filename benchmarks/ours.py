@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 from torch import nn
 
 from benchmarks.gauges import Step
-from pe_lab.config.check import check_composed
+from pe_lab.config.compose import check_composed
 from pe_lab.config.schema import Config, TrainConfig, register_resolvers
 from pe_lab.core.dropout import Drop
 from pe_lab.core.instantiate import instantiate

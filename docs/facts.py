@@ -13,7 +13,6 @@ import torch
 import yaml
 from hydra.utils import get_object
 
-from pe_lab.config.check import merged
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import HOOKS, Dims, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
@@ -48,7 +47,7 @@ def section(name: str, group: str = "pe") -> dict[str, Any]:
 def fill_parts(*parts: str | dict[str, Any]) -> list[dict[str, Any]]:
     """The parts of a combined encoding as the command line would fill them in."""
     named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in parts]
-    return [merged(section(part["pe"]), part) for part in named]
+    return [{**section(part["pe"]), **part} for part in named]
 
 
 @contextmanager

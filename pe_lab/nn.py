@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 import yaml
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from pe_lab.config.check import encoding_section, fill_parts, repository_of
 from pe_lab.config.choices import choices
-from pe_lab.core.config_dir import plugin_sources
+from pe_lab.config.compose import encoding_section, fill_parts
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
 from pe_lab.models import attention
@@ -23,7 +21,7 @@ from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.train.encodings import SHIPPED, build_encodings
+from pe_lab.train.encodings import build_encodings
 from pe_lab.train.kernels import use_kernels
 
 TRAIN_LEN = 1024
@@ -85,10 +83,7 @@ def with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalE
     """``encodings`` for these sizes."""
     if not isinstance(pe, str):
         raise UsageError(f'pe={pe!r} is no name of an encoding: give one, such as "rope" or "none"')
-    sources = [*SHIPPED, *plugin_sources()]
-    section = encoding_section(pe, "pe", repository_of(sources)) | keys
-    filled: Any = OmegaConf.to_container(fill_parts(OmegaConf.create({"pe": section}), sources))
-    return build_encodings(filled["pe"], dims)
+    return build_encodings(fill_parts(encoding_section(pe) | keys), dims)
 
 
 def _sizes(encoding: PositionalEncoding) -> list[torch.Size]:

@@ -5,19 +5,18 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hydra import version
 from hypothesis import HealthCheck, settings
 from program import Here, Outcome
 
 from pe_lab.cli.main import main
-from pe_lab.config.hydra_internals import ConfigLoaderImpl
+from pe_lab.config.compose import Composer
 from pe_lab.kernels.build import cache_folder
 
 # Test workers share the cores, and waiting threads spin.
@@ -53,18 +52,18 @@ def quick() -> Iterator[None]:
     """Without the two that short runs spend most of their time on: waiting for the disk, and
     composing the same words again, unless of a folder that a test may change (``--config-dir``).
     """
-    compose, known = ConfigLoaderImpl.load_configuration, dict[str, Any]()
+    compose, known = Composer.compose, dict[tuple[str, ...], Any]()
 
-    def composed(loader: ConfigLoaderImpl, **given: Any) -> Any:
-        words = f"{given} {loader.get_search_path()} {version.getbase()}"
-        if words not in known or "file:" in words:
-            known[words] = compose(loader, **given)
+    def composed(composer: Composer, words: Iterable[str]) -> Any:
+        words = tuple(words)
+        if words not in known or composer.config_dir:
+            known[words] = compose(composer, words)
         cfg = deepcopy(known[words])
         cfg.hydra.runtime.cwd = str(Path.cwd())
         return cfg
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConfigLoaderImpl, "load_configuration", composed)
+        patch.setattr(Composer, "compose", composed)
         patch.setattr(os, "fsync", lambda file: None)
         yield
 

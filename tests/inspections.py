@@ -11,7 +11,7 @@ import torch
 from made import edit_checkpoint, edit_summary
 from program import start, the_run, tiny
 
-from pe_lab.config.check import check
+from pe_lab.config.schema import check
 from pe_lab.explain.inspect import Answer, Head, Inspection
 from pe_lab.train.plan import plan
 

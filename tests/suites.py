@@ -8,7 +8,7 @@ from made import config
 from program import rows, state, summary
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import plain
+from pe_lab.config.schema import to_dict
 from pe_lab.results.protocol import task_digest
 
 MODEL = ["model=transformer", "model.n_layers=1", "model.n_heads=2", "model.d_model=16"]
@@ -47,7 +47,7 @@ def tiny_suite(
                 "words": words,
                 "fits": 0.01,
                 "generalises": SPLITS,
-                "digest": task_digest(plain(job)),
+                "digest": task_digest(to_dict(job)),
             }
             | task
         },

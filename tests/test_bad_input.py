@@ -15,9 +15,8 @@ from program import ROOT, Here, assert_refused, succeeded, summary, the_run, tin
 from trainers import planned
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.check import check
 from pe_lab.config.choices import choices
-from pe_lab.config.schema import plain
+from pe_lab.config.schema import check, to_dict
 from pe_lab.core.rng import generator
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
@@ -175,7 +174,7 @@ def with_null(kind: str) -> list[str]:
 def test_null_stands_for_a_value_that_makes_the_same_run(words: list[str]) -> None:
     words = [*words, "model.n_layers=2"]
     one = planned(*words)
-    config = plain(one.resolved)
+    config = one.resolved
     other = plan(check(config, config.pop("names")))
     assert folder_of(one).path == folder_of(other).path
     assert other.null_values == {}
@@ -198,7 +197,7 @@ def test_null_stands_for_a_value_that_makes_the_same_run(words: list[str]) -> No
     ],
 )
 def test_the_keys_that_stay_null(words: str, left: set[str]) -> None:
-    config = plain(planned(*words.split()).resolved)
+    config = to_dict(planned(*words.split()).resolved)
     null = {f"{g}.{k}" for g in ("pe", "model") for k, v in config[g].items() if v is None}
     assert null == left | {f"model.{key}" for key in ("conv", "logn", "normalizer", "window")}
 

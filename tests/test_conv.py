@@ -16,7 +16,7 @@ from pe_lab.check.base import in_pieces, loss, sequential
 from pe_lab.check.models import LENGTH, PLACE, SEPARATOR, VOCAB, tokens
 from pe_lab.check.suite import OF_A_MODEL
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import plain as as_mapping
+from pe_lab.config.schema import to_dict as as_mapping
 from pe_lab.experiment.load_run import load
 from pe_lab.explain.answers import asked, predicted
 from pe_lab.explain.diagnose import diagnose, plain_model

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from docs import facts, findings, generate, pictures
 from pe_lab.cli.results import ResultsOptions
-from pe_lab.cli.train import arguments
-from pe_lab.config.check import check_composed
 from pe_lab.config.choices import choices
-from pe_lab.config.compose import compose
-from pe_lab.config.schema import plain, register_resolvers
+from pe_lab.config.compose import CommandLine, check_composed, compose
+from pe_lab.config.schema import register_resolvers, to_dict
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.results.table import flat
 from pe_lab.sweeps.launchers import register_choices
@@ -227,9 +225,11 @@ def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
             first = {k: v.split(",")[0] if k in lists else v for k, v in swept.items()}
             if not first.get("seed", "0").isdigit():  # 'range(0,8)'
                 first["seed"] = "0"
-            (composed,) = compose(arguments([f"{key}={value}" for key, value in first.items()]))
+            (composed,) = compose(
+                CommandLine.parse([f"{key}={value}" for key, value in first.items()])
+            )
             job = check_composed(composed)
-            keys = {**flat(plain(job)), **job.names}
+            keys = {**flat(to_dict(job)), **job.names}
             for key, values in filters.items():
                 allowed = [yaml.safe_load(value) for value in values.split(",")]
                 assert keys[key] in allowed, (name, key, keys[key])

@@ -16,7 +16,7 @@ from made import made as written
 from program import assert_has, start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.check import encoding_section
+from pe_lab.config.compose import encoding_section
 from pe_lab.core.errors import DamagedError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED
 from pe_lab.evaluate.cells import EvaluationData, cells

@@ -16,7 +16,7 @@ from suites import folders
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.compose import compose
-from pe_lab.config.schema import plain, register_resolvers, validated
+from pe_lab.config.schema import register_resolvers, to_dict, validated
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
@@ -46,7 +46,7 @@ def params(recipe: str) -> dict[str, list[str]]:
 
 
 def identities(*words: str) -> list[str]:
-    return [identity(plain(job)) for job in checked_jobs(words)]
+    return [identity(to_dict(job)) for job in checked_jobs(words)]
 
 
 def line(*words: str, folder: Path | None = None) -> tuple[list[dict[str, str]], list[str]]:
@@ -143,7 +143,7 @@ def test_every_key_that_a_recipe_writes_reaches_its_runs(recipe: str) -> None:
     own = ROOT / "conf" / "preset" / "pe" / f"{recipe}_{swept_pe}.yaml"
     of_one: dict[str, Any] = yaml.safe_load(own.read_text()) if own.exists() else {}
     written: dict[str, Any] = yaml.safe_load(text(recipe))
-    composed: dict[str, Any] = plain(job)
+    composed: dict[str, Any] = to_dict(job)
     for group in ("task", "positions", "model", "train", "eval"):
         for key, value in written.get(group, {}).items():
             swept_or_set = f"{group}.{key}" in swept or key in of_one.get(group, {})
@@ -301,7 +301,7 @@ def test_data_alone_changes_the_batches_and_no_weight() -> None:
 
 def test_both_words_are_the_number_where_they_agree() -> None:
     one, both = planned("seed=3"), planned("seed.init=3", "seed.data=3")
-    assert plain(both.resolved)["seed"] == 3
+    assert both.resolved["seed"] == 3
     assert folder_of(one).path == folder_of(both).path
 
 
@@ -311,7 +311,7 @@ def test_the_identity_of_a_plain_seed_is_what_it_was() -> None:
 
 def test_two_seeds_are_recorded_as_such() -> None:
     apart = planned("seed.init=1", "seed.data=2")
-    config = plain(apart.resolved)
+    config = apart.resolved
     assert config["seed"] == {"init": 1, "data": 2}
     assert folder_of(apart).path.name == f"seed2-{identity(config)}"
     again = validated(config)

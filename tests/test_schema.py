@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from program import Here, Outcome, assert_refused, ran, tiny
 
 import pe_lab.train.plan
-from pe_lab.cli.train import arguments
 from pe_lab.config import compose
+from pe_lab.config.compose import CommandLine
 from pe_lab.config.hydra_internals import Hydra
 from pe_lab.config.schema import register_resolvers
 from pe_lab.core.metrics import implausible
@@ -198,7 +198,7 @@ def test_jobs_composed_together_are_those_composed_alone(
 ) -> None:
     def plain() -> list[Any]:
         found: list[Any] = []
-        for cfg in compose.compose(arguments(["-m", *line])):
+        for cfg in compose.compose(CommandLine.parse(["-m", *line])):
             found.append(OmegaConf.to_container(cfg, resolve=False))
             # Made of the words, for those who name folders by it.
             del found[-1]["hydra"]["job"]["override_dirname"]

@@ -17,7 +17,7 @@ from program import start as start_process
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import plain
+from pe_lab.config.schema import to_dict
 from pe_lab.core.tracker import closing_row, length_rows, split_rows, with_mean_ood
 from pe_lab.experiment import environment
 from pe_lab.experiment.trackers.wandb import WandbConfig, init_arguments, picture_splits
@@ -224,7 +224,7 @@ def test_which_words_change_no_number(word: str, expected: bool) -> None:
 
 def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[str, Any]:
     (config,) = checked_jobs(tiny(*words))
-    run = tracked(Path(), *words, sweep=sweep, run_id=run_id, config=plain(config))
+    run = tracked(Path(), *words, sweep=sweep, run_id=run_id, config=to_dict(config))
     return init_arguments(WandbConfig(**config.tracker["wandb"]), run)
 
 

@@ -18,7 +18,7 @@ from pe_lab.check import base as tiny_models
 from pe_lab.check import models
 from pe_lab.check.encodings import cache_gap
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import plain as as_mapping
+from pe_lab.config.schema import to_dict as as_mapping
 from pe_lab.models.config import LayerConfig, Vocabulary
 from pe_lab.models.entmax import entmax15
 from pe_lab.models.transformer import FeedForward, Transformer, TransformerConfig

@@ -21,11 +21,11 @@ from hydra.utils import get_object
 from torch import Tensor, nn
 
 import pe_lab
-from pe_lab.config.check import encoding_section, merged, repository_of
+from pe_lab.config.compose import fill_parts
 from pe_lab.core.errors import UsageError, reason, sentence
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.train.encodings import SHIPPED, build_encodings
+from pe_lab.train.encodings import build_encodings
 from pe_lab.train.kernels import use_kernels
 
 State = Literal["pass", "fail", "not claimed"]
@@ -299,9 +299,8 @@ def other_values(section: Section, key: str) -> list[Any]:
 
 def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
     """The parts of a combined encoding as the command line would fill them in."""
-    repository = repository_of(SHIPPED)
-    named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in written]
-    return [merged(encoding_section(p["pe"], "pe", repository), p) for p in named]
+    filled: list[dict[str, Any]] = fill_parts({"parts": list(written)})["parts"]
+    return filled
 
 
 def accepted(section: Section, sizes: Dims) -> bool:

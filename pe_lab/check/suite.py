@@ -8,7 +8,6 @@ from pe_lab.check import (
     encodings,
     hooks,
     models,
-    outside,
     tasks,
 )
 from pe_lab.check.base import Outcome, Section, choices, exact, outcome
@@ -64,16 +63,6 @@ OF_A_MODEL: dict[str, Callable[..., str]] = {
 }
 
 
-OF_A_MODEL_FROM_OUTSIDE: dict[str, Callable[..., str]] = {
-    "no look at the future": outside.no_look_ahead,
-    "each sequence by itself": outside.rows_alone,
-    "same again": outside.same_again,
-    "gradient to every parameter": models.gradients_reach,
-    "cached equals uncached": outside.cached,
-    "state_dict round trip": outside.round_trip,
-}
-
-
 def check_encoding(section: Section, **sizes: Any) -> Iterator[Outcome]:
     """The outcomes of all checks.
 
@@ -108,12 +97,8 @@ def check_task(section: Section) -> Iterator[Outcome]:
 
 def check_model(section: Section) -> Iterator[Outcome]:
     """The outcomes of all checks of a model."""
-    checks = OF_A_MODEL
     with exact():
-        if models.config(section).entry() is not None:
-            checks = OF_A_MODEL_FROM_OUTSIDE
-            models.model_of(section)  # A factory that fails is one sentence.
-        for name, check in checks.items():
+        for name, check in OF_A_MODEL.items():
             yield outcome(name, partial(check, section))
 
 

@@ -28,13 +28,13 @@ import polars as pl
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log
 
 from pe_lab.cli.run_argument import find_run, split_finished
-from pe_lab.cli.train import arguments, planned
+from pe_lab.cli.train import planned
 from pe_lab.cli.why import diagnosed
-from pe_lab.config.compose import run_composed
-from pe_lab.config.overrides import as_typed
-from pe_lab.config.schema import TRAIN_KEYS, register_resolvers
+from pe_lab.config.compose import CommandLine
+from pe_lab.config.schema import TRAIN_KEYS
 from pe_lab.core.errors import Interrupted, UsageError
 from pe_lab.experiment import load_run
 from pe_lab.experiment import run as experiment
@@ -42,7 +42,6 @@ from pe_lab.explain.cells import frame_of
 from pe_lab.models.base import Model
 from pe_lab.results.table import by_split, curves, runs_of
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.sweep import multirun
 
 _at_work = threading.Lock()
@@ -104,14 +103,13 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
     """
     chosen = [*words, *(f"{_key(key)}={_text(key, value)}" for key, value in keys.items())]
     with _alone():
-        args = arguments([*_folder(config_dir), *chosen])
-        if args.multirun or args.cfg or args.info or args.hydra_help:
+        line = CommandLine.parse([*_folder(config_dir), *chosen])
+        if line.multirun or line.shows:
             raise UsageError("run takes keys and no flags: give sweep(..) for several runs")
-        (cfg,), (plan,) = planned(args)
-        overrides = as_typed(cfg.hydra.overrides.task)
-        summaries: list[dict[str, Any]] = []
-        run_composed(args, cfg, lambda: summaries.append(experiment.run(plan, overrides)))
-        return Run(experiment.folder_of(plan).path.absolute(), summaries[0])
+        (cfg,), (plan,) = planned(line)
+        configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+        summary = experiment.run(plan, list(cfg.hydra.overrides.task))
+        return Run(experiment.folder_of(plan).path.absolute(), summary)
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.DataFrame:
@@ -130,11 +128,11 @@ def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.
     """
     chosen = [*words, *(f"{_key(key)}={_several(key, value)}" for key, value in keys.items())]
     with _alone():
-        args = arguments(["-m", *_folder(config_dir), *chosen])
-        if args.cfg or args.info or args.hydra_help:
+        line = CommandLine.parse(["-m", *_folder(config_dir), *chosen])
+        if line.shows:
             raise UsageError("sweep takes keys and no flags: pe-lab --help has those that show")
-        jobs, plans = planned(args)
-        multirun(args, jobs, plans, tables=False)
+        jobs, plans = planned(line)
+        multirun(line, jobs, plans, tables=False)
         return runs_of(dict.fromkeys(experiment.folder_of(plan).path for plan in plans))
 
 
@@ -199,8 +197,6 @@ def _alone() -> Iterator[None]:
     hydra, config, place = GlobalHydra.instance().hydra, HydraConfig.instance().cfg, Path.cwd()
     variables = {key: os.environ.get(key) for key in ("PE_LAB_SWEEP", "HYDRA_FULL_ERROR")}
     try:
-        register_resolvers()
-        register_choices()
         GlobalHydra.instance().clear()
         with torch.random.fork_rng(devices=[]):
             yield

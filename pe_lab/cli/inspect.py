@@ -18,7 +18,6 @@ from pydantic import Field
 from rich.text import Text
 
 from pe_lab.cli.run_argument import RunArgument, find_run
-from pe_lab.core.config_dir import trust
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import parse, without_config_dir
@@ -47,8 +46,7 @@ def show(words: Sequence[str]) -> None:
     Raises:
         UsageError: unknown key, run, split, sample, layer, head or query.
     """
-    config_dir, rest = without_config_dir(words)
-    trust(config_dir)
+    _, rest = without_config_dir(words)
     options = parse(InspectOptions, rest)
     path = find_run(options.run, options.runs_dir)
     # Imported here: torch takes a second.

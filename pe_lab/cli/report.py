@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pe_lab.core.config_dir import trust
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.files import replace_file
@@ -55,8 +54,7 @@ def show(words: Sequence[str]) -> None:
         UsageError: a wrong option, no run selected, or a file in the way that is not ours.
         RunError: a file cannot be written.
     """
-    config_dir, rest = without_config_dir(words)
-    trust(config_dir)
+    _, rest = without_config_dir(words)
     options = parse(ReportOptions, rest)
     runs = selected(options)
     if runs.is_empty():

@@ -53,7 +53,6 @@ class ShowOptions(Options, extra="allow"):
     """Every other key is one of the run."""
 
     command = "show"
-    of_run = True
 
     split: CommaSeparated[str] | None = None
     n: AtLeastOne | None = None
@@ -177,8 +176,7 @@ def write_sequences(path: Path, header: dict[str, Any], batch: Batch) -> None:
 
 def _draw(config: "Config", task: Task, split: str, n: int | None) -> Batch:
     """The sequences that a run measures, or is trained on in their order."""
-    from pe_lab.train.batches import TrainData, evaluation_set
-    from pe_lab.train.memory import sequences_of
+    from pe_lab.train.batches import TrainData, evaluation_set, sequences_of
 
     if split != TRAIN:
         trained, tokens = task.split(TRAIN).n_tokens, task.split(split).n_tokens

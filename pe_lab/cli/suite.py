@@ -81,8 +81,7 @@ def show(words: Sequence[str]) -> None:
                 f"suite {key}={value}: {did_you_mean(key, keys)}; a suite fixes what it trains"
             )
     # Imported here: torch takes a second.
-    from pe_lab.cli.train import arguments
-    from pe_lab.config.schema import register_resolvers
+    from pe_lab.config.compose import CommandLine
     from pe_lab.suite.runs import Known, Trainer, select_work
     from pe_lab.sweeps.launchers import register_choices
 
@@ -97,13 +96,11 @@ def show(words: Sequence[str]) -> None:
     table, trainer = known.cost_table(works), None
     missing = table.frame["missing"][-1]
     if missing and not options.dry:
-        register_resolvers()
         register_choices()
         passed = {"hydra/launcher": "joblib", "tracker": "none"} | options.others
         passed["runs_dir"] = str(options.runs_dir)
-        flags = [] if config_dir is None else ["--config-dir", config_dir]
-        line = ["-m", *flags, *(f"{key}={value}" for key, value in passed.items())]
-        trainer = Trainer(arguments(line), suite, options.runs_dir, known)
+        line = CommandLine([f"{key}={value}" for key, value in passed.items()], True, config_dir)
+        trainer = Trainer(line, suite, options.runs_dir, known)
         trainer.compose(works)
     print_tables("table", [table])
     if not missing:

@@ -23,7 +23,6 @@ import polars as pl
 
 from pe_lab.cli.eval import Progress
 from pe_lab.cli.run_argument import split_finished
-from pe_lab.core.config_dir import trust
 from pe_lab.core.console import console, percent
 from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
@@ -126,7 +125,6 @@ def diagnosed(
     # Imported here: torch takes a second.
     from pe_lab.explain.diagnose import recorded
 
-    trust(config_dir)
     runs = runs_of(paths)
     names, worst, found = labels(runs), _worst(runs), []
     progress = Progress()

@@ -1,27 +1,27 @@
-"""The yamls to choose from. This module imports neither Hydra nor torch, as help and completion
-must be fast."""
+"""The yamls to choose from. This module imports neither Hydra nor torch, as help must be fast."""
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
-from pe_lab.core.config_dir import conf, plugins
+from pe_lab.core.config_dir import conf
 
 CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""
 
 
-@cache
-def choices(group: str) -> Mapping[str, Path]:
-    """Name -> yaml of each option of a group, with those of installed packages; those in its
-    folders are ``folder/name``."""
-    folders = [folder / group for folder in (*plugins(), conf())]
-    found = {
-        path.relative_to(folder).with_suffix("").as_posix(): path
+def choices(group: str, config_dir: str | Path | None = None) -> Mapping[str, Path]:
+    """Name -> yaml of each option of a group; those in its folders are ``folder/name``.
+
+    Args:
+        config_dir: a folder of more yamls.
+    """
+    folders = [*([Path(config_dir)] if config_dir else []), conf()]
+    options = {
+        path.relative_to(folder / group).with_suffix("").as_posix(): path
         for folder in folders
-        for path in folder.rglob("*.yaml")
+        for path in (folder / group).rglob("*.yaml")
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(options.items()))
 
 
 def bare_word(word: str) -> str:
@@ -29,6 +29,7 @@ def bare_word(word: str) -> str:
     message = f"{word} is neither a command nor key=value: "
     if word in CHOICES:
         return f"{message}write {word}=NAME without spaces"
-    if found := [group for group in CHOICES if word.lower() in map(str.lower, choices(group))]:
-        return f"{message}did you mean {found[0]}={word.lower()}?"
+    for group in CHOICES:
+        if word.lower() in map(str.lower, choices(group)):
+            return f"{message}did you mean {group}={word.lower()}?"
     return f"{message}see pe-lab --help"

@@ -2,125 +2,75 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails
 
 from pe_lab.core.errors import UsageError, reason
-from pe_lab.core.suggest import did_you_mean, similar
+from pe_lab.core.suggest import did_you_mean
 
 T = TypeVar("T")
-SHOWN = 60
-"""The most characters of a value in a message."""
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 """The kinds of pydantic's error for an unknown key."""
+CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+"""Unknown keys and numbers that are not finite are refused."""
 
-closed = dataclass(
-    frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False)
-)
+closed = dataclass(frozen=True, kw_only=True, config=CLOSED)
 """A class decorator: a frozen dataclass that refuses unknown keys and values of other types."""
-
-_ALLOWED = {
-    "greater_than": "a value greater than {gt}",
-    "greater_than_equal": "a value of at least {ge}",
-    "less_than": "a value less than {lt}",
-    "less_than_equal": "a value of at most {le}",
-    "int_parsing": "a whole number",
-    "int_parsing_size": "a smaller whole number",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_parsing": "a number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "bool_parsing": "true or false",
-    "bool_type": "true or false",
-    "string_type": "a text, in quotes where YAML would read something else",
-    "string_too_short": "a text of {min_length} characters or more",
-    "tuple_type": "a list: [A,B]",
-    "list_type": "a list: [A,B]",
-    "too_short": "{min_length} values or more",
-    "too_long": "{max_length} values",
-    "dict_type": "a mapping: {{KEY: VALUE}}",
-    "dataclass_type": "a mapping: {{KEY: VALUE}}",
-}
-
-
-def first_error(error: ValidationError) -> ErrorDetails:
-    """The error to report: an unknown key first, as it may be another one misspelt."""
-    return min(error.errors(), key=lambda one: one["type"] not in UNKNOWN)
 
 
 def problem(
-    error: ValidationError,
-    values: Any,
-    prefix: str = "",
-    known: Collection[str] = (),
-    whole: str = "the configuration",
-    add: str = "set it",
+    error: ValidationError, values: Any, prefix: str = "", known: Iterable[str] = ()
 ) -> str:
-    """The error to report as one sentence with key, value, limit and remedy.
+    """The first error as one sentence with key and value; an unknown key comes first, as it may
+    be a required one misspelt.
 
     Args:
         values: what was validated.
         prefix: the key that holds the values.
-        known: the keys to choose from, where one is unknown.
-        whole: what the values are, where no key holds them.
-        add: what to do about a missing key.
+        known: the dotted keys to choose from, where one is unknown.
     """
-    first = first_error(error)
+    first = min(error.errors(), key=lambda one: one["type"] not in UNKNOWN)
     path = [part for part in first["loc"] if part != "[key]"]
-    # A union (an optional number) adds the type's name to the path.
+    # Of a union, pydantic adds the name of each type to the path.
     while path and not isinstance(at(values, path[:-1]), (dict, list)):
         path.pop()
-    parts = [*([prefix] if prefix else []), *map(str, path)]
-    key, value = ".".join(parts), as_yaml(first["input"])
-    assignment = f"{key}={value}" if key else f"{whole}: {value}"
+    key = ".".join(map(str, [prefix, *path] if prefix else path))
+    assignment = f"{key}={as_yaml(first['input'])}" if key else as_yaml(first["input"])
     if first["type"] in UNKNOWN:
-        parent = ".".join(parts[:-1]) or whole
-        return f"{assignment} is not a key of {parent}: {did_you_mean(parts[-1], known)}"
+        return f"{assignment} is not a key: {did_you_mean(key, known)}"
     if first["type"] in ("missing", "missing_argument"):
-        return f"{key} is missing: {add}"
+        return f"{key} is missing: set it"
     if first["type"] == "value_error":
         return f"{key}: {first['ctx']['error']}" if key else str(first["ctx"]["error"])
-    below = [f"{prefix}.{name}" for name in known] if first["type"] == "dict_type" else []
-    meant = similar(key, (), below)
-    other = f", or give {meant[0]}={value}" if meant else ""
     if first["type"] == "literal_error":
-        # A union of choices and a number has an error of each.
-        same = (one for one in error.errors() if list(one["loc"][: len(path)]) == path)
-        other += "".join(f", or {remedy(one)}" for one in same if one["type"] in _ALLOWED)
-    return f"{assignment} is not allowed: {remedy(first)}{other}"
+        choices = re.findall(r"[\w.+-]+", first["ctx"]["expected"].replace(" or ", " "))
+        return f"{assignment} is not allowed: {did_you_mean(str(first['input']), choices)}"
+    return f"{assignment} is not allowed: {first['msg'].replace('Input should', 'it should')}"
 
 
-def remedy(error: ErrorDetails) -> str:
-    """``set it to a whole number``, or ``did you mean cosine?`` where there is a list of choices;
-    pydantic's own message for a kind of error not listed here."""
-    if error["type"] == "literal_error":
-        choices = re.findall(r"'([^']*)'|(\d+)", error["ctx"]["expected"])
-        return did_you_mean(str(error["input"]), [word or number for word, number in choices])
-    allowed = _ALLOWED.get(error["type"])
-    return f"set it to {allowed.format(**error.get('ctx', {}))}" if allowed else error["msg"]
+def to_json(values: Any) -> str:
+    """JSON for strict validation: true is no number there, and a list may be a tuple. Whole floats
+    are integers, so that 1e4 may be a number of steps."""
+
+    def settle(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: settle(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [settle(one) for one in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return json.dumps(settle(values))
 
 
-def as_yaml(value: Any) -> str:
+def as_yaml(value: Any, longest: int = 60) -> str:
     """A value as YAML writes it, a long one shortened."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return "a number of more than 64 bits"
-    if isinstance(value, (dict, list, set)):
-        # Aliases of aliases have millions of values.
-        held = value.values() if isinstance(value, dict) else value
-        if isinstance(value, set) or any(isinstance(one, (dict, list)) for one in held):
-            return f"a {type(value).__name__} of {len(value)}"
-    if value is None or isinstance(value, (bool, list, dict)):
-        value = json.dumps(value, default=str, ensure_ascii=False)
-    text = str(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}.."
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= longest else f"{text[:longest]}.."
 
 
 def at(values: Any, path: Sequence[int | str]) -> Any:
@@ -128,28 +78,13 @@ def at(values: Any, path: Sequence[int | str]) -> Any:
     try:
         for part in path:
             values = values[int(part)] if isinstance(values, list) else values.get(part)
-    except (AttributeError, IndexError, TypeError, ValueError):
+    except (AttributeError, IndexError, ValueError):
         return None
     return values
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which PyYAML takes the last."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        assert node is not None
-        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        for key, times in keys.items():
-            # All mappings that are merged by << count.
-            if times > 1 and key != "<<":
-                said = f'"{key}" is there {times} times, keep one'
-                raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
-        return node
-
-
 def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> tuple[T, Any]:
-    """What a file holds as an instance of ``kind``, and as plain values that JSON has too.
+    """What a yaml file holds as an instance of ``kind``, and as plain values.
 
     Args:
         keys: those of all levels, to choose from in place of an unknown one.
@@ -160,15 +95,9 @@ def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> 
     """
     content: Any = None
     try:
-        content = yaml.load(file.read_bytes(), Loader=_Loader)
-        checked = TypeAdapter(kind).validate_python(content)
-        json.dumps(content, sort_keys=True)
+        content = yaml.safe_load(file.read_bytes())
+        return TypeAdapter(kind).validate_python(content), content
     except ValidationError as error:
-        said = problem(error, content, "", keys, "the file", f"add it as in {see}")
-        raise UsageError(f"{file}: {said}") from None
-    # A tag whose value does not fit it (`!!bool 3`) raises errors of any kind.
-    except Exception as error:
-        raise UsageError(
-            f"{file} cannot be read as YAML: {reason(error)}: write it as in {see}"
-        ) from None
-    return checked, content
+        raise UsageError(f"{file}: {problem(error, content, '', keys)}, as in {see}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read ({reason(error)}): write it as {see}") from None

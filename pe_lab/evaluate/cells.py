@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_lab.config.schema import Config, plain
+from pe_lab.config.schema import Config, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
@@ -258,7 +258,7 @@ def _cell(
         message = f"it encodes {model.max_positions} positions, {target.positions} are needed"
     measurement = Measurement(
         encoding == TRAINED,
-        plain(plan.config)["pe"],
+        to_dict(plan.config)["pe"],
         plan.dims.max_len,
         target.split,
         target.tokens,

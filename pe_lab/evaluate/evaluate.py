@@ -13,17 +13,16 @@ the sequences of the run's final evaluation.
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import torch
 
-from pe_lab.config.schema import plain, validated
-from pe_lab.core.config_dir import trust
-from pe_lab.core.errors import PeLabError, RunError, UsageError
+from pe_lab.core.errors import PeLabError, RunError, UsageError, is_out_of_memory
 from pe_lab.core.metrics import GENERATED, generated_metrics
 from pe_lab.core.task import Batch
 from pe_lab.evaluate.cells import Cell, EvaluationData, cells
@@ -40,7 +39,32 @@ from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.models.base import Model
 from pe_lab.train.measure import Evaluator
-from pe_lab.train.memory import DoesNotFit, halve_until_it_fits
+
+T = TypeVar("T")
+
+
+class DoesNotFit(Exception):  # noqa: N818
+    """Memory ran out with a single sequence."""
+
+
+def halve_until_it_fits(run: Callable[[int], T], rows: int) -> tuple[T, int]:
+    """The result of ``run(rows)``, with ``rows`` halved each time memory runs out, and the rows.
+
+    Raises:
+        DoesNotFit: memory runs out with one row.
+    """
+    while True:
+        try:
+            return run(rows), rows
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of the handler, whose traceback holds on to tensors.
+        if rows == 1:
+            raise DoesNotFit
+        rows //= 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def evaluate(
@@ -104,7 +128,6 @@ def evaluate(
         raise UsageError(f"device={device} is not allowed: set it to auto, cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    trust(config_dir)
     records: dict[Path, Evaluations] = {}
     table = cells(
         _loaded(map(Path, runs), records, left_out),
@@ -211,8 +234,8 @@ class CellMeasurer:
         began = perf_counter()
         if self.run is None or self.run.path != cell.path:
             self.run = load(cell.path)
-        run, machine = self.run, {"device": self.device, "threads": self.threads}
-        device = prepare(validated(plain(run.plan.config) | machine))
+        run = self.run
+        device = prepare(replace(run.plan.config, device=self.device, threads=self.threads))
         numbers = self._numbers(cell, cell.model(run).to(device), data)
         numbers["guess"] = cell.target.task.guess(reference, data)
         seconds = perf_counter() - began

@@ -5,27 +5,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from hydra.core.object_type import ObjectType
 from hydra.utils import get_object
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from pe_lab.config.check import check, encoding_section, fill_parts, repository_of
-from pe_lab.config.schema import Config, plain, register_resolvers
-from pe_lab.core.config_dir import plugin_sources
+from pe_lab.config.choices import choices
+from pe_lab.config.compose import encoding_section, fill_parts
+from pe_lab.config.schema import Config, check, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.core.validation import as_yaml
 from pe_lab.evaluate.record import TRAINED
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.train.encodings import build_encodings, refuse_encoding, refused, refused_positions
-from pe_lab.train.plan import Plan
+from pe_lab.train.encodings import refusal
+from pe_lab.train.plan import Plan, initial_encodings
 
 _OPEN, _CLOSE = "[{(", "]})"
 _NAME = re.compile(r"[\w/.-]+")
@@ -85,20 +81,14 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 class EncodingConfigs:
-    """The yamls of conf/pe and of installed packages, after those of ``--config-dir``."""
+    """The yamls of conf/pe and of ``--config-dir``."""
 
     def __init__(self, config_dir: str | None = None) -> None:
-        register_resolvers()
-        self.sources = [{"provider": "main", "schema": "pkg", "path": "pe_lab.conf"}]
-        if config_dir is not None:
-            path = str(Path(config_dir).absolute())
-            self.sources.insert(0, {"provider": "user", "schema": "file", "path": path})
-        self.sources += plugin_sources()
-        self.repository = repository_of(self.sources)
+        self.config_dir = config_dir
 
     def names(self) -> list[str]:
         """Every encoding there is."""
-        return sorted(self.repository.get_group_options("pe", ObjectType.CONFIG))
+        return list(choices("pe", self.config_dir))
 
     def swap(self, config: Config, spec: EncodingSpec, k: float | None = None) -> Config:
         """A run's configuration with its encoding replaced. A key that both encodings have keeps
@@ -110,28 +100,24 @@ class EncodingConfigs:
         Raises:
             UsageError: unknown encoding, key, or value.
         """
-        section = encoding_section(spec.name, "pe", self.repository)
+        section = encoding_section(spec.name, "pe", self.config_dir)
         kept = {key: config.pe[key] for key in section if key in config.pe and key != "_target_"}
         scaled = {"k": k} if k is not None and "k" in section else {}
-        resolved = plain(config)
+        resolved = to_dict(config)
         names = {**resolved.pop("names"), "pe": spec.name}
         message = partial("pe={}: {}".format, spec.text)
         try:
             pe = section | kept | scaled | spec.overrides
-            filled = fill_parts(OmegaConf.create({**resolved, "pe": pe}), self.sources)
-            container: Any = OmegaConf.to_container(filled, resolve=True)
-            swapped = check(container, names)
+            swapped = check({**resolved, "pe": fill_parts(pe, self.config_dir)}, names)
             _refuse_lost(config.pe, swapped.pe, spec.name)
             return swapped
-        except OmegaConfBaseException as error:
-            raise UsageError(message(" ".join(str(error).split()))) from None
         except UsageError as error:
             raise UsageError(message(error)) from None
 
     def any_takes_scale(self, specs: Sequence[EncodingSpec]) -> bool:
         """Whether one of these encodings has a scale k that its spec does not override."""
         return any(
-            "k" in encoding_section(spec.name, "pe", self.repository) and "k" not in spec.overrides
+            "k" in encoding_section(spec.name, "pe", self.config_dir) and "k" not in spec.overrides
             for spec in specs
         )
 
@@ -176,19 +162,14 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
         UsageError: the model refuses the encoding, or the encoding these sizes.
     """
     name, pe = plan.config.names["pe"], plan.config.pe
-    refuse_encoding(plan.model_config, pe, name)
-    # Built here: a model without use for an encoding does not hold it.
     try:
-        encodings = build_encodings(pe, plan.dims, plan.model_config.without())
+        encodings = initial_encodings(plan.config, plan.dims, plan.model_config)
     except UsageError as error:
         raise UsageError(f"pe={name}: {str(error).removeprefix('pe: ')}") from None
     for encoding in encodings:
-        if reason := refused(plan.model_config, encoding):
+        if reason := refusal(plan.model_config, encoding, plan.positions):
             raise UsageError(f"pe={name} {reason}")
-        source = plan.config.names.get("positions", "")
-        if reason := refused_positions(plan.model_config, encoding, plan.positions, source):
-            raise UsageError(f"pe={name} {reason}")
-    model = plan.model().eval()
+    model = replace(plan, encodings=encodings).model().eval()
     if missing := _missing_weights(model, trained):
         raise MissingWeights(missing)
     weights = trained.state_dict()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.config.schema import Config, plain
+from pe_lab.config.schema import Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import PeLabError
 from pe_lab.pe.positions import Sequential
@@ -173,8 +173,7 @@ def record_start(
         "lineage": lineage or (starts[-1].get("lineage", []) if starts else []),
     }
     if not starts:
-        resolved = plain(plan.resolved)
-        folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))
+        folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(plan.resolved)))
         folder.write("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
     elif changed := _differing(FACTS, starts[-1], facts):
         logger.warning(
@@ -207,7 +206,7 @@ def differences_of(folder: RunFolder, plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def changed_code(folder: RunFolder, resolved: Config) -> str:
+def changed_code(folder: RunFolder, resolved: Mapping[str, Any]) -> str:
     """The classes outside of pe_lab whose files have changed since a start of a run, like
     ``mine.Mine``; empty if there are none. The code is not part of a run's identity."""
     now = _code_digests(resolved)
@@ -218,10 +217,10 @@ def changed_code(folder: RunFolder, resolved: Config) -> str:
     return ", ".join(sorted({name for name, digest in recorded if now.get(name, digest) != digest}))
 
 
-def _code_digests(resolved: Config) -> dict[str, str]:
+def _code_digests(resolved: Mapping[str, Any]) -> dict[str, str]:
     """Class of a configuration that is not of pe_lab -> the start of the SHA-256 of its file."""
     digests = {}
-    for name in _class_names(plain(resolved)):
+    for name in _class_names(resolved):
         file = getattr(sys.modules.get(name.rpartition(".")[0]), "__file__", None)
         if file and not name.startswith("pe_lab."):
             digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]

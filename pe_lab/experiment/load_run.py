@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pe_lab.config.check import check
+from pe_lab.config.schema import check
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.suggest import did_you_mean

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.config.schema import plain
 from pe_lab.core.console import StepProgress, busy, console, logger, percent
 from pe_lab.core.errors import Interrupted, RunError, UsageError, by_machine, sentence
 from pe_lab.core.metrics import (
@@ -83,7 +82,7 @@ def print_next_commands(folder: RunFolder, runs_dir: str) -> None:
 
 def folder_of(plan: Plan) -> RunFolder:
     config, names = plan.config, plan.config.names
-    run_id = identity(plain(plan.resolved), plan.task.contents())
+    run_id = identity(plan.resolved, plan.task.contents())
     return RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, run_id)
 
 
@@ -173,7 +172,7 @@ def _train_and_measure(
     folder, config, plan = trainer.folder, trainer.plan.config, trainer.plan
     log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     tracked = TrackedRun(
-        folder.path.absolute(), folder.run_id, plain(plan.resolved), overrides,
+        folder.path.absolute(), folder.run_id, plan.resolved, overrides,
         folder.starts()[-1], folder.rows(), plan.task.evaluated(),
     )  # fmt: skip
     # A sweep shows lines instead.
@@ -256,7 +255,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "time/train_s": trainer.seconds,
         "time/measure_s": time.perf_counter() - began,
     }
-    resolved = plain(plan.resolved)
+    resolved = dict(plan.resolved)
     names = resolved.pop("names")
     return {
         "task": names["task"],

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pe_lab.config.schema import plain, validated
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.task import TRAIN, Bools
@@ -48,7 +47,6 @@ from pe_lab.models.conv import CausalConv
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.train.plan import replaced
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
 DRAWS = 5
@@ -58,7 +56,8 @@ READS = 0.3
 
 def plain_model(run: LoadedRun) -> Model:
     """The run's model without kernels, which compute no logits."""
-    config = validated(replaced(plain(run.plan.config), {"train.fast": False}))
+    config = run.plan.config
+    config = replace(config, train=replace(config.train, fast=False))
     model = replace(run.plan, config=config).model()
     model.load_state_dict(run.model.state_dict())
     return model.eval()

@@ -80,10 +80,6 @@ class ModelConfig(ABC):
         """The values of keys of its yaml that are null: key -> value."""
         return {}
 
-    def entry(self) -> str | None:
-        """What runs are called in place of their encoding; None: by their encoding."""
-        return None
-
     def weights(self) -> int:
         """Roughly the number of weights, to estimate memory before the model is built."""
         return 12 * self.n_layers * self.d_model**2

@@ -202,9 +202,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
     section = {k: v for k, v in listed.items() if k not in ("pe", "layers")}
     # What counts layers (CoPE's every, TAPE's last one) counts those that the part acts in.
     seen = replace(dims, layer=here, n_layers=len(layers))
-    part: PositionalEncoding = instantiate(
-        section, f"pe.{key}", PositionalEncoding, seen, also=("layers",)
-    )
+    part: PositionalEncoding = instantiate(section, f"pe.{key}", PositionalEncoding, seen)
     if isinstance(part, Combined):
         raise ValueError(f"{key} is combined itself: list its parts here instead")
     if not (part.hooks() | part.unused):

@@ -6,20 +6,16 @@ A run is known by its task, entry, phase, learning rate and seed. Shipped result
 import time
 from collections import Counter
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import polars as pl
+from omegaconf import DictConfig
 
-from pe_lab.config.check import check_composed
-from pe_lab.config.compose import compose
-from pe_lab.config.overrides import replace_mappings
-from pe_lab.config.schema import plain
+from pe_lab.config.compose import CommandLine, check_composed, compose
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
@@ -250,13 +246,12 @@ class Trainer:
     """Trains the missing runs of a suite through a launcher.
 
     Args:
-        args: the words of the command line as Hydra's parser splits them: keys of the launcher,
-            and those that change no number.
+        line: the command line: keys of the launcher, and those that change no number.
         refused: (task, entry) -> why the entry cannot be trained on the task.
         failed: a line for each run that ended without a result.
     """
 
-    args: Any
+    line: CommandLine
     suite: Suite
     runs_dir: Path
     known: Known
@@ -283,10 +278,10 @@ class Trainer:
         with busy(f"composing {len(pairs)} pairs of task and entry"):
             composed = [found for pair in pairs if (found := self._compose(*pair)) is not None]
         if composed:
-            args, cfg = composed[0]
+            line, cfg = composed[0]
             check_launcher(cfg)
-            # Last, as Hydra keeps its configuration open.
-            self._sweep = Sweep(args, str(self.runs_dir), f"suite-{self.suite.name}")
+            name = f"suite-{self.suite.name}"
+            self._sweep = Sweep(line, [line.words], str(self.runs_dir), name)
 
     def train(self, works: Sequence[Work], budget_s: float | None = None) -> None:
         """Train all missing runs, the cheapest task of each part first.
@@ -317,12 +312,11 @@ class Trainer:
         elif self.failed or self.left:
             raise PeLabError(f"{len(self.failed) + self.left} runs not finished: {again}")
 
-    def _compose(self, task: str, entry: str) -> tuple[Any, Any] | None:
+    def _compose(self, task: str, entry: str) -> tuple[CommandLine, DictConfig] | None:
         """Compose a pair of task and entry; return None if the entry refuses the task."""
-        args = copy(self.args)
         words = self.suite.run_words(task, entry)
-        args.overrides, args.multirun = [*words, *self.args.overrides], False
-        (cfg,) = compose(args)
+        line = replace(self.line, words=[*words, *self.line.words], multirun=False)
+        (cfg,) = compose(line)
         config = check_composed(cfg)
         try:
             planned = plan(config)
@@ -330,7 +324,7 @@ class Trainer:
             self.refused[task, entry] = str(error)
             self._pairs[task, entry] = None
             return None
-        digest = task_digest(plain(planned.resolved), planned.task.contents())
+        digest = task_digest(planned.resolved, planned.task.contents())
         if digest != self.suite.tasks[task].digest:
             raise UsageError(
                 f"the task {task} composes to {digest}, suite {self.suite.name} has "
@@ -340,9 +334,9 @@ class Trainer:
         check_known(
             f"{task}: split {{}}", self.suite.tasks[task].generalises, config.task["splits"]
         )
-        others = (word for word in self.args.overrides if not word.startswith("hydra"))
+        others = (word for word in self.line.words if not word.startswith("hydra"))
         self._pairs[task, entry] = (*words, *others), planned
-        return args, cfg
+        return line, cfg
 
     def _train_part(self, work: Work, until: float | None) -> None:
         costs = {t: sum(self.known.seconds(t, e) for e in work.entries) for t in work.tasks}
@@ -383,7 +377,7 @@ class Trainer:
 
     @property
     def _folder(self) -> Path | None:
-        return None if self.args.config_dir is None else Path(self.args.config_dir)
+        return None if self.line.config_dir is None else Path(self.line.config_dir)
 
     def _job(self, number: int, run: Run) -> Job:
         pair = self._pairs[run.task, run.entry]
@@ -396,6 +390,6 @@ class Trainer:
         values = {"train.lr": run.lr, "train.steps": run.steps, "seed": run.seed,
                   "eval.every": run.steps}  # fmt: skip
         kept = (word for word in words if word.partition("=")[0] not in values)
-        every = replace_mappings([*kept, *(f"{key}={value!r}" for key, value in values.items())])
+        every = [*kept, *(f"{key}={value!r}" for key, value in values.items())]
         done = (folder.path / "summary.json").exists()
         return Job(number, every, {}, str(run), folder, done, run.steps)

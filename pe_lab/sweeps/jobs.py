@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.config.overrides import as_typed
 from pe_lab.core.console import console, percent
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
@@ -130,9 +129,9 @@ def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[
     common = set(words[0]).intersection(*words)
     for number, (plan, overrides) in enumerate(zip(plans, words, strict=True), 1):
         folder, names = folder_of(plan), plan.config.names
-        typed = dict(word.lstrip("+").partition("=")[::2] for word in as_typed(overrides))
-        others = [word for word in as_typed([word for word in overrides if word not in common])
-                  if word.partition("=")[0] not in ("task", "pe", "seed")]  # fmt: skip
+        typed = dict(word.lstrip("+").partition("=")[::2] for word in overrides)
+        others = [word for word in overrides if word not in common
+                  and word.partition("=")[0] not in ("task", "pe", "seed")]  # fmt: skip
         label = " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *others])
         swept = {key: typed[key] for key in keys if key in typed}
         done = not plan.config.force and (folder.path / "summary.json").exists()

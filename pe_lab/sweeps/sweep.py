@@ -15,17 +15,15 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import OverrideParseException
-from hydra.types import HydraContext, RunMode
+from hydra.core.utils import configure_log
+from hydra.types import HydraContext
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.compose import open_hydra
-from pe_lab.config.hydra_internals import Callbacks
-from pe_lab.config.overrides import as_typed
+from pe_lab.config.compose import CommandLine, composing, to_hydra
 from pe_lab.core.console import console
 from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.core.output import counted
@@ -51,20 +49,27 @@ class Sweep:
     """A sweep with its name, composed configuration and launcher.
 
     Args:
-        args: the words of the command line, as Hydra's parser splits them.
+        line: the command line.
+        jobs: the words of each job.
         name: None: made of the words.
     """
 
-    def __init__(self, args: Any, runs_dir: str, name: str | None = None) -> None:
-        words = [word for word in args.overrides if not word.lstrip("+~").startswith("hydra")]
-        self.name = name or sweep_name(words, Path(runs_dir) / ".sweeps")
+    def __init__(
+        self,
+        line: CommandLine,
+        jobs: Sequence[Sequence[str]],
+        runs_dir: str,
+        name: str | None = None,
+    ) -> None:
+        words = [word for word in line.words if not word.lstrip("+~").startswith("hydra")]
+        self.name = name or sweep_name(words, swept_keys(jobs), Path(runs_dir) / ".sweeps")
         # Read by conf/config.yaml: each start of a sweep has a separate folder.
         start = f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}-{socket.gethostname()}-{os.getpid()}"
         os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
-        self.hydra = open_hydra(args)
-        self.cfg = self.hydra.compose_config(
-            "config", args.overrides, RunMode.MULTIRUN, with_log_configuration=True
-        )
+        with composing(line.config_dir) as composer:
+            self.cfg = composer.compose(to_hydra(jobs[0]))
+            self.loader = GlobalHydra.instance().config_loader()
+        configure_log(self.cfg.hydra.hydra_logging, self.cfg.hydra.verbose)
         self.callbacks = Callbacks(self.cfg)
         # Its workers are children of this process.
         self.pool = self.cfg.hydra.launcher._target_ == JOBLIB
@@ -91,7 +96,6 @@ class Sweep:
         except KeyboardInterrupt:
             raise Interrupted(2) from None
         finally:
-            GlobalHydra.instance().clear()
             if self.pool:
                 # Its workers would wait for more, for minutes.
                 get_reusable_executor(reuse=True).shutdown(wait=True)
@@ -115,14 +119,14 @@ class Sweep:
                 until=until,
             )
             launcher: Any = Plugins.instance().instantiate_launcher(
-                hydra_context=HydraContext(self.hydra.config_loader, self.callbacks),
+                hydra_context=HydraContext(self.loader, self.callbacks),
                 task_function=job,
                 config=self.cfg,
             )
             if self.pool:
                 # Arguments of joblib.Parallel, which Hydra has no keys for.
                 launcher.joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
-            words = [job.words for job in batch]
+            words = [to_hydra(job.words) for job in batch]
             returns = slurm.launch(launcher, words) if self.slurm else launcher.launch(words, 0)
             for launched, returned in zip(batch, returns, strict=True):
                 # None for a job that SLURM cancelled or lost: its folder has the status.
@@ -132,7 +136,7 @@ class Sweep:
 
 
 def multirun(
-    args: Any, composed: Sequence[DictConfig], plans: Sequence[Plan], tables: bool = True
+    line: CommandLine, composed: Sequence[DictConfig], plans: Sequence[Plan], tables: bool = True
 ) -> None:
     """Do all jobs of a sweep.
 
@@ -145,7 +149,7 @@ def multirun(
     """
     check_launcher(composed[0])
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
-    jobs = make_jobs(plans, words, swept_keys(as_typed(args.overrides)))
+    jobs = make_jobs(plans, words, swept_keys(words))
     missing = [job for job in jobs if job.missing]
     all_jobs = counted(len(jobs), "job")
     if tables:
@@ -154,7 +158,7 @@ def multirun(
     _print_notes(jobs, plans)
     ended: Exception | Interrupted | None = None
     if missing:
-        sweep = Sweep(args, plans[0].config.runs_dir)
+        sweep = Sweep(line, words, plans[0].config.runs_dir)
         try:
             with sweep.running(), printing_progress(missing, len(jobs)):
                 launch_all(missing, sweep.launch(jobs), sweep.cfg.hydra.sweeper.max_batch_size)
@@ -211,20 +215,20 @@ LONGEST = 100
 """The maximum number of characters; a folder, a wandb group and its legend allow that many."""
 
 
-def sweep_name(words: Sequence[str], sweeps: Path) -> str:
+def sweep_name(words: Sequence[str], keys: Sequence[str], sweeps: Path) -> str:
     """The folder name of a command's sweep: subject, swept keys, first start, digest.
 
     ``flipflop--pe+seed--2026-11-21--3fa2b1c0`` for ``task=flipflop pe=cope,rope seed=0,1,2``.
 
     Args:
         words: the overrides of the command.
+        keys: the swept keys.
         sweeps: the parent folder; if it holds a sweep of the same command, that name is returned.
     """
     relevant = sorted(word for word in words if not operational(word))
     digest = hashlib.sha256("\0".join(relevant).encode()).hexdigest()[:8]
     for before in sorted(sweeps.glob(f"*--{digest}")):
         return before.name
-    keys = swept_keys(words)
     values = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
     subjects = [values[key] for key in ("experiment", "task") if key in values and key not in keys]
     subject = "+".join(subjects).replace("/", "-") or "sweep"
@@ -234,14 +238,10 @@ def sweep_name(words: Sequence[str], sweeps: Path) -> str:
     return "--".join([subject, "+".join(keys) or "one", date.today().isoformat(), digest])
 
 
-def swept_keys(words: Sequence[str]) -> tuple[str, ...]:
-    """The keys with several values, in the order of the overrides."""
-    keys = []
-    for word in words:
-        try:
-            (override,) = OverridesParser.create().parse_overrides([word])
-        except OverrideParseException:
-            continue
-        if override.is_sweep_override():
-            keys.append(str(override.key_or_group))
-    return tuple(keys)
+def swept_keys(words: Sequence[Sequence[str]]) -> list[str]:
+    """The keys whose values differ among the words of these jobs."""
+    values: dict[str, set[str]] = {}
+    for word in (word for job in words for word in job):
+        key, _, value = word.lstrip("+").partition("=")
+        values.setdefault(key, set()).add(value)
+    return [key for key, each in values.items() if len(each) > 1]

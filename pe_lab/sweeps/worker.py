@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from pe_lab.config.check import check_composed
-from pe_lab.config.overrides import as_typed
-from pe_lab.config.schema import register_resolvers
+from pe_lab.config.compose import as_typed, check_composed
 from pe_lab.core.console import percent
 from pe_lab.core.errors import HeldError, Interrupted, sentence
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
@@ -62,7 +60,6 @@ class SweepJob:
         try:
             if (stop := stopping()) is not None:
                 raise stop
-            register_resolvers()
             config = check_composed(cfg)
             if number in self.begun:
                 config = replace(config, force=False)  # type: ignore[type-var]

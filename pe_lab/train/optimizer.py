@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim.adam import adam
 
 from pe_lab.config.schema import TrainConfig
-from pe_lab.core.instantiate import instantiate
-from pe_lab.core.optimizer import Optimizer, optimizer_section
+from pe_lab.core.optimizer import Optimizer
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 EPS = 1e-8
@@ -67,14 +66,8 @@ class AdamW(Adam):
 
 
 def make_optimizer(train: TrainConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    section = optimizer_section(train.optimizer, train.optimizer_keys)
-    return instantiate(section, "train", Optimizer, parameters)
-
-
-def state_per_weight(train: TrainConfig) -> int:
-    """How many numbers a configuration's optimizer keeps for each weight: 2 for Adam."""
-    probe = make_optimizer(train, [nn.Parameter(torch.zeros(1))])
-    return sum(tensor.shape == probe.values.shape for tensor in probe.state.values())
+    kind = AdamW if train.optimizer == "adamw" else Adam
+    return kind(parameters, train.betas, train.weight_decay)
 
 
 def learning_rate(cfg: TrainConfig, step: int) -> float:

@@ -1,7 +1,6 @@
 """``train.from``: the finished run whose weights a run begins with."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,33 +28,24 @@ def with_origin(config: Config) -> tuple[Config, Path | None]:
         return config, Path(config.runs_dir) / recorded[1]
     given = Path(name)
     here = given.is_dir() and is_run(given)
-    found = [given] if here else runs_called(name, Path(config.runs_dir))
-    found = [path for path in found if ".replaced-" not in path.name]
-    found = (_oldest(found) or found) if len(found) > 1 else found
-    if len(found) != 1:
-        listed = ", ".join("/".join(path.parts[-3:]) for path in found[:6]) or "none"
-        raise UsageError(
-            f"train.from={name} fits {len(found)} runs below runs_dir={config.runs_dir} "
-            f"({listed}): give one that is finished, pe-lab runs lists them"
-        )
-    (path,) = found
-    if (summary := RunFolder(path).summary()) is None:
-        raise UsageError(
-            f"train.from={name}: {path} is not finished: run its command again to finish it"
-        )
-    shared = identity(any_seed(summary["config"]), summary.get("contents"))
-    folder = f"{summary['task']}/{summary['pe']}/seed{summary['seed']}-{summary['identity']}"
-    train = replace(config.train, from_run=f"{folder}@{shared}")  # type: ignore[type-var]
-    return replace(config, train=train), path  # type: ignore[type-var]
-
-
-def _oldest(found: Sequence[Path]) -> list[Path]:
-    """Of several runs the finished ones that began with none of the others: the same command names
-    the same run when the run that it made has that name too."""
-    finished = {path: summary for path in found if (summary := RunFolder(path).summary())}
+    paths = [given] if here else runs_called(name, Path(config.runs_dir))
+    summaries = {path: RunFolder(path).summary() for path in paths if ".replaced-" not in path.name}
+    finished = {path: summary for path, summary in summaries.items() if summary}
+    # The same command names the same run when the run that it made has that name too.
     names = {"/".join(path.parts[-3:]) for path in finished}
-    return [
+    oldest = [
         path
         for path, summary in finished.items()
         if str(summary["config"]["train"].get("from")).partition("@")[0] not in names
     ]
+    if len(oldest) != 1:
+        listed = ", ".join("/".join(path.parts[-3:]) for path in paths[:6]) or "none"
+        raise UsageError(
+            f"train.from={name} names {len(oldest)} finished runs below runs_dir="
+            f"{config.runs_dir} ({listed}): give one, pe-lab runs lists them"
+        )
+    summary = finished[oldest[0]]
+    shared = identity(any_seed(summary["config"]), summary.get("contents"))
+    folder = f"{summary['task']}/{summary['pe']}/seed{summary['seed']}-{summary['identity']}"
+    train = replace(config.train, from_run=f"{folder}@{shared}")  # type: ignore[type-var]
+    return replace(config, train=train), oldest[0]  # type: ignore[type-var]

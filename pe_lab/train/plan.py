@@ -1,15 +1,16 @@
 """From a checked configuration to a plan: every error that can be found before any work."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pe_lab.config.choices import choices
-from pe_lab.config.schema import Config, plain, validated
+from pe_lab.config.schema import Config, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
 from pe_lab.core.metrics import IN_DOMAIN
@@ -19,9 +20,10 @@ from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
-from pe_lab.train.encodings import build_encodings, refuse_encoding, refused, refused_positions
+from pe_lab.train.batches import sequences_of
+from pe_lab.train.encodings import build_encodings, refusal
 from pe_lab.train.kernels import use_kernels
-from pe_lab.train.memory import check_sizes, sequences_of
+from pe_lab.train.memory import min_bytes, refuse_beyond
 from pe_lab.train.origin import with_origin
 
 
@@ -34,47 +36,51 @@ class Plan:
     positions: Positions
     model_config: ModelConfig
     dims: Dims
+    encodings: list[PositionalEncoding]
+    """The encoding of each layer, with its initial weights."""
     splits: list[str]
     """The splits to measure, in order; ``too_long`` are not among them."""
     too_long: dict[str, int]
     """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
-    null_values: dict[str, Any] = field(default_factory=dict)
+    null_values: dict[str, Any]
     """The keys that are null and stand for a value, with that value."""
-    reads_positions: bool = True
-    """Whether any layer's encoding reads them."""
-    at_test_time: bool = False
-    """Whether the encoding is made for a trained one, at test time."""
-    origin: Path | None = None
+    origin: Path | None
     """The run of ``train.from``."""
 
-    @property
-    def resolved(self) -> Config:
+    @cached_property
+    def resolved(self) -> dict[str, Any]:
         """The configuration as it is recorded and hashed.
 
         It holds the ``null_values``, and ``eval.skip_too_long`` only where a split is skipped: the
         key changes nothing in another run.
         """
         values = self.null_values | {"eval.skip_too_long": bool(self.too_long)}
-        return validated(replaced(plain(self.config), values))
+        return replaced(to_dict(self.config), values)
+
+    @property
+    def reads_positions(self) -> bool:
+        """Whether any layer's encoding reads them."""
+        return any(encoding.reads_positions for encoding in self.encodings)
+
+    @property
+    def at_test_time(self) -> bool:
+        """Whether the encoding is made for a trained one, at test time."""
+        return any(encoding.at_test_time for encoding in self.encodings)
 
     def sequences(self, split: str, most: int) -> int:
-        """How many sequences of a split to measure, where ``most`` of the training length are:
-        fewer of longer ones, so that all splits read equally many tokens."""
+        """How many sequences of a split to measure, where ``most`` of the training length are."""
         return sequences_of(most, self.task.split(split).n_tokens, self.dims.train_len)
 
     def model(self) -> Model:
-        """The model with its initial weights. The trunk and the encodings are drawn from
-        separate random streams: with one seed, every encoding starts from the same trunk."""
-        config, separator = self.config, self.task.separator
-        seed = config.seed if config.seed_init is None else config.seed_init
-        words, lengths = self.task.vocab, (TRAIN, *self.splits)
-        longest = max(self.task.split(name).n_tokens for name in lengths)
+        """The model with its initial weights."""
+        words, separator = self.task.vocab, self.task.separator
+        longest = max(self.task.split(name).n_tokens for name in (TRAIN, *self.splits))
         place = None if separator is None else words.index(separator)
         vocabulary = Vocabulary(len(words), place, self.dims.train_len, longest)
+        # A copy: another model of this plan begins with the same weights.
+        encodings = deepcopy(self.encodings)
         with torch.random.fork_rng():
-            torch.manual_seed(torch_seed(seed, "encoding"))
-            encodings = build_encodings(self.config.pe, self.dims, self.model_config.without())
-            torch.manual_seed(torch_seed(seed, "weights"))
+            torch.manual_seed(torch_seed(seed_of_weights(self.config), "weights"))
             model = self.model_config.build(vocabulary, encodings)
         if self.config.train.fast:
             use_kernels(model)
@@ -91,164 +97,122 @@ def plan(config: Config) -> Plan:
     task = build_task(config.task)
     _check_length(config, task)
     model_config = instantiate(config.model, "model", ModelConfig)
-    if refusal := model_config.refuses_task(task):
-        raise UsageError(f"task={config.names.get('task', '')} {refusal}")
-    positions = _bound_positions(config, task, model_config)
-    needed = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
-    limits = dict.fromkeys(needed, 0)
-    try:
-        # The longest first: its message is enough for all.
-        for name in sorted(needed, key=lambda name: -needed[name]):
-            limits[name] = positions.limit_for(task.split(name), training=name == TRAIN)
-    except ValueError as error:
-        raise UsageError(f"positions: {error}") from None
-    train_len = task.split(TRAIN).n_tokens
-    dims = model_config.dims(len(task.vocab), train_len, max(limits.values()))
-    check_sizes(config, task, model_config, dims, needed)
-    refuse_encoding(model_config, config.pe, config.names.get("pe", ""))
-    encodings = build_encodings(config.pe, dims, model_config.without())
-    _check_left_alone(config, dims, model_config.without())
+    lengths = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
+    with refused("positions: "):
+        positions = instantiate(config.positions, "positions", Positions).bound(task)
+        limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
+    dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
+    sequences = config.eval.sequences if task.contents() == {} else 1
+    needed = 16 * model_config.weights() + min_bytes(dims.train_len, sequences, dims.d_model)
+    refuse_beyond("the run", needed, "lower the sizes of model.*, task.length or eval.sequences")
+    if reason := model_config.refuses_task(task):
+        raise UsageError(f"task={config.names.get('task')} {reason}")
+    encodings = initial_encodings(config, dims, model_config)
     for encoding in encodings:
-        source, refusal = config.names.get("positions", ""), refused(model_config, encoding)
-        if refusal := refusal or refused_positions(model_config, encoding, positions, source):
-            raise UsageError(f"pe={config.names.get('pe', '')} {refusal}")
+        if reason := refusal(model_config, encoding, positions):
+            raise UsageError(f"pe={config.names.get('pe')} {reason}")
     too_long = _too_long(config, limits, encodings)
     _check_generation(config, task, encodings)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    splits = [name for name in task.evaluated() if name not in too_long]
-    parts: dict[str, list[Any]] = {"model": [model_config], "positions": [positions]}
-    made = Plan(
-        config, task, positions, model_config, dims, splits, too_long,
-        null_values(plain(config), {**parts, "pe": encodings}),
-        reads_positions=any(encoding.reads_positions for encoding in encodings),
-        at_test_time=any(encoding.at_test_time for encoding in encodings),
+    groups = {"model": [model_config], "positions": [positions], "pe": encodings}
+    return Plan(
+        config, task, positions, model_config, dims, encodings,
+        splits=[name for name in task.evaluated() if name not in too_long],
+        too_long=too_long,
+        null_values=null_values(to_dict(config), groups),
         origin=origin,
     )  # fmt: skip
-    return made if (label := model_config.entry()) is None else _labelled(made, label)
 
 
-def _labelled(planned: Plan, label: str) -> Plan:
-    """The plan of a model from outside: its runs have its label in place of an encoding's name."""
-    if label in choices("pe"):
-        raise UsageError(f"model.label={label} is the name of an encoding: set it to another name")
-    planned.model()  # Its errors come before any work.
-    names = {**planned.config.names, "pe": label}
-    return replace(planned, config=replace(planned.config, names=names))  # type: ignore[type-var]
+def initial_encodings(
+    config: Config, dims: Dims, model_config: ModelConfig
+) -> list[PositionalEncoding]:
+    """The encoding of each layer. Their weights have a random stream of their own: with one seed,
+    every encoding starts from the same trunk."""
+    with torch.random.fork_rng():
+        torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
+        return build_encodings(config.pe, dims, model_config.without())
 
 
-def _too_long(
-    config: Config, limits: Mapping[str, int], encodings: Sequence[PositionalEncoding]
-) -> dict[str, int]:
-    """The splits with more positions than the encoding has; refused unless they are skipped."""
-    limited = {e.max_len: e for e in encodings if e.max_len is not None}
-    longest = min(limited, default=None)
-    too_long = {k: v for k, v in limits.items() if longest is not None and v > longest}
-    never = {TRAIN, IN_DOMAIN} & too_long.keys()
-    if never or (too_long and not config.eval.skip_too_long):
-        assert longest is not None
-        name, need = next(iter(too_long.items()))
-        remedy = f"raise the key of pe that limits it until it reaches {max(too_long.values())}"
-        if not never:
-            remedy += " or set eval.skip_too_long=true to report such splits as not applicable"
-        raise UsageError(
-            f"pe has {longest} positions, which is too short: {name} needs {need}; {remedy}"
-        )
-    return too_long
+def seed_of_weights(config: Config) -> int:
+    return config.seed if config.seed_init is None else config.seed_init
 
 
-def _check_generation(config: Config, task: Task, encodings: Sequence[PositionalEncoding]) -> None:
-    """Refuse ``eval.generate`` where the answers cannot be generated."""
-    if config.eval.generate and not task.generates:
-        raise UsageError(
-            "eval.generate=true is not allowed: this task's answers are not one run at the "
-            "end of the sequence; set eval.generate=false"
-        )
-    if config.eval.generate and any(encoding.whole_sequence for encoding in encodings):
-        raise UsageError(
-            "eval.generate=true is not allowed with this encoding, which reads the length of the "
-            "whole sequence, not known while it is written: set eval.generate=false"
-        )
-
-
-def _bound_positions(config: Config, task: Task, model_config: ModelConfig) -> Positions:
-    """The source of positions for this task."""
-    source = instantiate(config.positions, "positions", Positions)
+@contextmanager
+def refused(prefix: str = "") -> Iterator[None]:
+    """A ValueError inside is a UsageError."""
     try:
-        bound = source.bound(task)
+        yield
     except ValueError as error:
-        raise UsageError(str(error)) from None
-    if model_config.restarts_positions and not bound.increasing:
-        raise UsageError(
-            f"positions={config.names.get('positions', '')} is not allowed with "
-            f"model={config.names.get('model', '')}, which restarts positions at the separator: "
-            "choose model=transformer or another decoder, or other positions"
-        )
-    return bound
+        raise UsageError(f"{prefix}{error}") from None
 
 
-def _check_left_alone(config: Config, dims: Dims, without: frozenset[int]) -> None:
-    """Refuse layers without the encoding where it changes nothing in them, or in no other."""
-    if not without:
-        return
-    whole, name = build_encodings(config.pe, dims), config.names.get("pe", "")
-    encoded = {layer for layer, encoding in enumerate(whole) if encoding.hooks()}
-    for layer in sorted(without - encoded):
-        raise UsageError(
-            f"model.layers.{layer}.encoded=false has no effect, pe={name} changes nothing in that "
-            "layer: leave it true"
-        )
-    if encoded <= without:
-        raise UsageError(
-            f"model.layers.<i>.encoded=false leaves no layer with pe={name}: give pe=none, or "
-            "leave it true in one"
-        )
+def build_task(section: Mapping[str, Any]) -> Task:
+    """The task, with its splits and files checked too."""
+    task = instantiate(section, "task", Task)
+    for name in task.splits:
+        with refused(f"task.splits.{name}: "):
+            vocab = task.split(name).vocab
+        if vocab != task.vocab:
+            raise UsageError(
+                f"task.splits.{name} changes the vocabulary, which one model cannot follow: change "
+                "these keys for the whole task"
+            )
+    with refused():
+        task.contents()
+    return task
 
 
 def _check_length(config: Config, task: Task) -> None:
     """Refuse a length that the task does not follow."""
     length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
-    if length is not None and n_tokens != length:
-        if config.task.get("length") == n_tokens:
-            raise UsageError(
-                f"task.length={n_tokens} differs from train.length={length}, which sets the length "
-                f"of this task: set train.length={n_tokens} in its place"
-            )
+    if length not in (None, n_tokens):
         raise UsageError(
-            f"train.length={length} changes nothing in this task, whose training sequences have "
-            f"{n_tokens} tokens, set by task.* (pe-lab --cfg job shows them): leave it null"
+            f"train.length={length} does not set the length of this task, whose training "
+            f"sequences have {n_tokens} tokens: leave it null, and set task.*"
         )
 
 
-def build_task(section: dict[str, Any]) -> Task:
-    """The task, with every split's changed keys checked too."""
-    task = instantiate(section, "task", Task)
-    for name, changes in task.splits.items():
-        key = f"task.splits.{name}"
-        kept = {k: v for k, v in {**section, **changes}.items() if k not in task.fixed}
-        changed_task = instantiate({**kept, "splits": {}}, key, Task)
-        if changed_task.vocab != task.vocab:
-            raise UsageError(
-                f"{key} changes the vocabulary ({', '.join(changes)}), which one model cannot "
-                "follow: leave these keys to the task itself"
-            )
-    try:
-        task.contents()
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return task
+def _check_generation(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
+    """Refuse ``eval.generate`` where the answers cannot be generated."""
+    if not config.eval.generate:
+        return
+    if not task.generates:
+        raise UsageError("eval.generate=true: this task's answers are not one run at the end")
+    if any(encoding.whole_sequence for encoding in encodings):
+        raise UsageError("eval.generate=true: this encoding reads the length of the whole sequence")
+
+
+def _too_long(
+    config: Config, limits: Mapping[str, int], encodings: list[PositionalEncoding]
+) -> dict[str, int]:
+    """The splits with more positions than the encoding has; refused unless they are skipped."""
+    shortest = min((e.max_len for e in encodings if e.max_len is not None), default=None)
+    if shortest is None:
+        return {}
+    too_long = {name: limit for name, limit in limits.items() if limit > shortest}
+    never = {TRAIN, IN_DOMAIN} & too_long.keys()
+    if never or (too_long and not config.eval.skip_too_long):
+        name, need = next(iter(too_long.items()))
+        skip = "" if never else ", or set eval.skip_too_long=true to leave such splits out"
+        raise UsageError(
+            f"pe={config.names.get('pe')} has {shortest} positions, and {name} needs {need}: raise "
+            f"the key of pe.* that limits it{skip}"
+        )
+    return too_long
 
 
 def null_values(config: Mapping[str, Any], groups: Mapping[str, Iterable[Any]]) -> dict[str, Any]:
     """The keys of a configuration that are null and stand for a value, with that value:
     ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for group, made in groups.items():
         for one in made:
             for key, value in one.null_values().items():
                 if value is not None:
-                    found.setdefault(f"{group}.{key}", []).append(value)
-    single = {key: values[0] for key, values in found.items() if len(set(values)) == 1}
+                    values.setdefault(f"{group}.{key}", []).append(value)
+    single = {key: each[0] for key, each in values.items() if len(set(each)) == 1}
     places = {key: _section(config, key) for key in single}
     return {k: single[k] for k, (part, name) in places.items() if part.get(name, 0) is None}
 

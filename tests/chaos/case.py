@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.cli import train
-from pe_lab.config.compose import compose
-from pe_lab.config.schema import register_resolvers
+from pe_lab.config.compose import CommandLine
 from pe_lab.experiment.run import run_and_print
-from pe_lab.sweeps.launchers import register_choices
 from pe_lab.sweeps.sweep import multirun
 from tests.chaos.warm import Ended, Fault, run
 from tests.program import rows, summary, tiny
@@ -176,13 +174,10 @@ def record(name: str, folder: Path, *words: str) -> Recorded:
 
 def _prepared(words: Sequence[str]) -> Callable[[], Any]:
     """What ``pe_lab.cli.train.launch`` does with a line of training, after composing it."""
-    register_resolvers()
-    register_choices()
-    args = train.arguments(words)
-    jobs = compose(args)
-    plans = [train._plan(job) for job in jobs]
-    if args.multirun:
-        return lambda: multirun(args, jobs, plans)
+    line = CommandLine.parse(words)
+    jobs, plans = train.planned(line)
+    if line.multirun:
+        return lambda: multirun(line, jobs, plans)
     return lambda: run_and_print(plans[0], words[:])
 
 

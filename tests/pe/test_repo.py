@@ -14,7 +14,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, scattered
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import plain
+from pe_lab.config.schema import to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.pe.rope import RoPE
@@ -174,10 +174,10 @@ def test_plain_rope_is_as_it_was() -> None:
 def test_runs_of_rope_made_before_keep_their_identity() -> None:
     (config,) = checked_jobs(tiny("pe=rope"))
     (partial_rope,) = checked_jobs(tiny("pe=rope", "pe.fraction=0.5"))
-    now = plain(config)
+    now = to_dict(config)
     before = {**now, "pe": {k: v for k, v in now["pe"].items() if k not in NEW}}
     assert len(now["pe"]) == len(before["pe"]) + 4
-    assert identity(now) == identity(before) != identity(plain(partial_rope))
+    assert identity(now) == identity(before) != identity(to_dict(partial_rope))
 
 
 def test_partial_rope_as_x_transformers() -> None:
