@@ -4,7 +4,6 @@ import doctest
 import itertools
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 import polars as pl
@@ -12,16 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
+from pe_lab.results import statistics
 from pe_lab.results.statistics import (
-    Pair,
-    across_tasks,
     exact_test,
-    improvement_interval,
-    iqm,
-    performance_profile,
-    probability_of_improvement,
     rate_of,
-    seeds,
     sign_test,
     stratified_interval,
     two_clusters,
@@ -44,12 +37,9 @@ def by_seed(*tasks: Sequence[float]) -> dict[str, dict[int, float]]:
     return {str(task): dict(enumerate(runs)) for task, runs in enumerate(tasks)}
 
 
-@pytest.mark.parametrize("module", [across_tasks, seeds])
-def test_the_examples_in_the_docstrings(module: object) -> None:
-    names = {"pl": pl}
-    failed, tried = doctest.testmod(module, extraglobs=names)  # type: ignore[arg-type]
-    assert tried
-    assert failed == 0
+def test_the_examples_in_the_docstrings() -> None:
+    failed, tried = doctest.testmod(statistics)
+    assert (failed, tried > 0) == (0, True)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 3), (2, 3), (8, 8), (5, 20)])
@@ -118,13 +108,13 @@ def test_normal_values_lie_on_both_sides_of_the_threshold_as_stated(
     chances = []
     for mean in np.linspace(0.05, 2, 400):
         below = normal_cdf((0.05 / mean - 1) * share)
-        above = 1 - normal_cdf((seeds.FACTOR * 0.05 / mean - 1) * share)
+        above = 1 - normal_cdf((statistics.FACTOR * 0.05 / mean - 1) * share)
         chances.append((below + above) ** n - below**n - above**n)
     assert at_most - 0.011 < max(chances) < at_most
     # The rule itself does so at the worst mean.
     mean = np.linspace(0.05, 2, 400)[int(np.argmax(chances))]
     drawn = np.random.default_rng(0).normal(mean, mean / share, (4000, n))
-    found = np.mean([seeds._apart(sorted(x), 0.05) for x in drawn])
+    found = np.mean([statistics._parted_by(0.05, sorted(x)) for x in drawn])
     assert found == pytest.approx(max(chances), abs=3 * math.sqrt(max(chances) / 4000))
 
 
@@ -178,29 +168,6 @@ def test_the_interval_of_several_rates() -> None:
     assert stratified_interval([(0.5, 8)]) == pytest.approx(wilson(4, 8))
 
 
-def test_interquartile_mean() -> None:
-    from scipy.stats import trim_mean
-
-    rng = np.random.default_rng(0)
-    values = rng.random((6, 8))
-    assert iqm(by_seed(*values)) == pytest.approx(trim_mean(values.ravel(), 0.25))
-    # A task of 20 runs weighs as much as one of 4: the middle half of 0, .., 0, 1, .., 1.
-    assert iqm(by_seed([0.0] * 20, [1.0] * 4)) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="needs a run"):
-        iqm({"a": {}})
-
-
-def test_profile_and_improvement() -> None:
-    a, b = by_seed([0.0, 0.2], [0.1, 0.1]), by_seed([0.1, 0.2], [0.1, 0.3])
-    assert performance_profile(a, [0.0, 0.1, 0.2]) == [0.25, 0.75, 1.0]
-    # x: 0 below both, 0.2 ties one; y: each 0.1 ties one and is below the other.
-    assert probability_of_improvement(a, b) == pytest.approx((2.5 / 4 + 3 / 4) / 2)
-    assert probability_of_improvement(b, a) == pytest.approx(1 - (2.5 / 4 + 3 / 4) / 2)
-    # Of one task: as 8 of 8, the seeds that both have; of tasks, of the mean.
-    assert improvement_interval(by_seed([0.1] * 8), by_seed([0.2] * 20)) == wilson(8, 8)
-    assert improvement_interval(a, b) == stratified_interval([(2.5 / 4, 2), (3 / 4, 2)])
-
-
 def test_the_exact_test_is_fishers_and_mann_and_whitneys() -> None:
     from scipy.stats import fisher_exact, mannwhitneyu
 
@@ -212,9 +179,6 @@ def test_the_exact_test_is_fishers_and_mann_and_whitneys() -> None:
     x, y = rng.normal(0, 1, 6), rng.normal(1, 1, 9)
     theirs = mannwhitneyu(x, y[:6], method="exact").pvalue
     assert exact_test(by_seed(x), by_seed(y)) == pytest.approx(theirs), "of the seeds of both"
-    many = rng.normal(0, 1, 40), rng.normal(0.5, 1, 40)
-    theirs = mannwhitneyu(*many, method="asymptotic", use_continuity=False).pvalue
-    assert exact_test(*map(by_seed, many)) == pytest.approx(theirs)
 
 
 def test_the_exact_test_counts_all_ways_to_part_the_runs_of_every_task() -> None:
@@ -246,43 +210,6 @@ def test_nothing_to_test() -> None:
     for test in (exact_test, sign_test):
         assert test(x, y) is test(x, later) is None
         assert test(by_seed([0.0] * 8), by_seed([0.0] * 8)) == 1
-    found = across_tasks.pairs({"a": x, "b": y})
-    assert found == [Pair("a", "b", None, None)]
-    assert not across_tasks.differing(found)
-
-
-def test_pairs_are_corrected_over_all_pairs() -> None:
-    low, high = by_seed([0.0] * 8, [0.1] * 8), by_seed([0.5] * 8, [0.6] * 8)
-    found = {(t.a, t.b): t for t in across_tasks.pairs({"a": low, "b": dict(low), "c": high})}
-    p = exact_test(low, high)
-    assert p == pytest.approx(2 / math.comb(16, 8) ** 2)
-    assert [found[pair].p for pair in (("a", "b"), ("a", "c"), ("b", "c"))] == [1, p, p]
-    assert found["a", "c"].p_holm == pytest.approx(3 * p)
-    assert found["b", "c"].p_holm == pytest.approx(3 * p)
-    differ = across_tasks.differing(list(found.values()))
-    assert differ == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("tasks", [1, 10])
-@pytest.mark.parametrize("n", [8, 20])
-def test_the_interval_of_an_improvement_covers_it(n: int, tasks: int) -> None:
-    """P(lower) of n runs: of normal errors, then of 0 or 1 beside runs of 0.5."""
-    rng, shares, draws = np.random.default_rng(n), np.linspace(0.05, 0.95, 10), 200
-    hits = {"normal": 0, "two clusters": 0}
-    for share in shares:
-        apart = math.sqrt(2) * NormalDist().inv_cdf(share)
-        for _ in range(draws):
-            pairs = {
-                "normal": (rng.normal(-apart, 1, (tasks, n)), rng.normal(0, 1, (tasks, n))),
-                "two clusters": (rng.random((tasks, n)) > share, np.full((tasks, n), 0.5)),
-            }
-            for name, sides in pairs.items():
-                low, high = improvement_interval(*(by_seed(*side) for side in sides))
-                hits[name] += low <= share <= high
-    stated = {"normal": (0.93, 1.0), "two clusters": (0.89, 0.99)}
-    for name, (least, most) in stated.items():
-        assert least <= hits[name] / (draws * len(shares)) <= most, name
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of scipy where variances are zero
