@@ -6,30 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from program import Here, assert_refused, ran, tiny
 from small_models import MODELS, config, small, two_parts
 from torch import Tensor, nn
 
 from docs import facts
 from pe_lab.check import models
 from pe_lab.check.base import in_pieces, loss, sequential
-from pe_lab.check.models import LENGTH, PLACE, SEPARATOR, VOCAB, tokens
+from pe_lab.check.models import LENGTH, PLACE, tokens
 from pe_lab.check.suite import OF_A_MODEL
-from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import to_dict as as_mapping
-from pe_lab.experiment.load_run import load
-from pe_lab.explain.answers import asked, predicted
-from pe_lab.explain.diagnose import diagnose, plain_model
-from pe_lab.explain.interventions import without_conv
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
-from pe_lab.models.config import Vocabulary
 from pe_lab.models.conv import AttentionConvKeys, CausalConv
 from pe_lab.models.encoder_decoder import EncoderLayer
 from pe_lab.models.gau import SharedKeyAttention
-from pe_lab.store.run_id import ADDED, identity
-from pe_lab.train.encodings import build_encodings
-from pe_lab.train.measure import generate
 
 PLACES = [
     (name, place)
@@ -163,96 +152,3 @@ def test_decoding_from_the_first_token(name: str, place: str, pe: str, float64: 
         torch.testing.assert_close(
             in_pieces(model, tokens(), POS, *pieces), whole, rtol=1e-11, atol=1e-11
         )
-
-
-@each_place
-def test_generating_reads_as_a_whole_pass_does(name: str, place: str, float64: None) -> None:
-    model, seen, n = convolved(name, place).eval(), tokens()[:, : PLACE + 1], 5
-    generated = generate(model, seen, POS[:, : PLACE + n], n)
-    for _ in range(n):
-        hidden = model(seen, POS[:, : seen.shape[1]])
-        seen = torch.cat((seen, model.unembed(hidden[:, -1]).argmax(-1, keepdim=True)), 1)
-    assert torch.equal(generated, seen[:, PLACE + 1 :])
-
-
-@pytest.mark.parametrize(("name", "place"), [pair for pair in PLACES if two_parts(pair[0])])
-def test_padded_rows_are_convolved_each_by_itself(name: str, place: str, float64: None) -> None:
-    """Rows whose input parts differ in length, in a batch and alone."""
-    model, seen = convolved(name, place).eval(), tokens(3)
-    seen[:, PLACE] = 1
-    for row, at in enumerate((2, 7, 4)):
-        seen[row, at] = SEPARATOR
-    together = model(seen, POS)
-    for row in range(3):
-        alone = model(seen[row : row + 1], POS)
-        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-12, atol=1e-12)
-
-
-@each_place
-def test_it_starts_as_the_model_without_it(name: str, place: str, float64: None) -> None:
-    made = []
-    for changes in (keys(name, place), {}):
-        cfg = config(name, **changes)
-        torch.manual_seed(0)
-        encodings = build_encodings(facts.section("none"), cfg.dims(VOCAB, LENGTH, LENGTH))
-        made.append(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings))
-    with_it, without = (model(tokens(), POS) for model in made)
-    assert torch.equal(with_it, without)
-    # And learns in the first step.
-    loss(with_it).backward()  # type: ignore[no-untyped-call]
-    filters = [m.filter for m in made[0].modules() if isinstance(m, CausalConv)]
-    assert all(f.grad is not None and f.grad.abs().min() > 0 for f in filters)
-
-
-def test_runs_made_before_keep_their_identity() -> None:
-    for name in MODELS:
-        if small(name)["_target_"] not in ADDED:
-            continue  # it has had the key from its first run on
-        words = [w for w in tiny(f"model={name}", "task=copy", "pe=none") if "model." not in w]
-        (now,), (other,) = (checked_jobs([*words, *more]) for more in ([], ["model.conv=3"]))
-        recorded = as_mapping(now)
-        before = {k: v for k, v in recorded["model"].items() if not k.startswith("conv")}
-        assert identity(recorded) == identity({**recorded, "model": before})
-        assert identity(as_mapping(other)) != identity(recorded)
-    found = {
-        identity(as_mapping(checked_jobs(tiny("model.conv=3", f"model.conv_at={place}"))[0]))
-        for place in ("embedding", "qkv")
-    }
-    assert len(found) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (["model.conv=1"], ["model.conv=1", "at least 2"]),
-        (["model.conv=17"], ["task=flipflop", "15 tokens", "model.conv=17", "to 15 or less"]),
-        (["model.conv_at=embedding"], ["conv_at=embedding", "conv=null", "set conv=3"]),
-        (["model.conv=3", "model.conv_at=mlp"], ["model.conv_at=mlp", "embedding", "qkv"]),
-        (["model=lstm", "model.conv=3", "model.conv_at=qkv"], ["model.conv_at"]),
-        (
-            ["model=seq2seq", "task=copy", "model.conv=99"],
-            ["task=copy", "model.conv=99", "or less"],
-        ),
-    ],
-)
-def test_refused(here: Here, words: list[str], parts: list[str]) -> None:
-    given = [w for w in tiny(*words) if "n_heads" not in w or "model=" not in str(words)]
-    assert_refused(here(*given), *parts)
-
-
-def test_why_measures_the_model_without_it(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = ran(tmp_path_factory, tiny("pe=alibi", "model.conv=3", "train.lr=0.1"))
-    monkeypatch.chdir(folder)
-    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
-    model = plain_model(run)
-    questions = asked(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
-    plain = predicted(model, questions)
-    with without_conv(model):
-        without = predicted(model, questions)
-    assert not torch.allclose(without, plain, atol=1e-3)
-    assert torch.equal(predicted(model, questions), plain)
-    row = diagnose(run, "long_x4").by_name["without model.conv"]
-    wrong = without.argmax(-1).numpy() != questions.target
-    assert (row.kind, row.value) == ("part", wrong.mean())

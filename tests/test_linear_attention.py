@@ -7,15 +7,12 @@ import pytest
 import torch
 from formulas import gru, rotated, sigmoid
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from docs import facts
-from pe_lab.models.config import LayerConfig, Vocabulary
+from pe_lab.models.config import Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
 from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
-from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.rope import RoPE
+from pe_lab.pe.base import PositionalEncoding
 from pe_lab.train.encodings import build_encodings
 
 HEADS, WIDTH, VOCAB, MAX_LEN = 2, 4, 7, 64
@@ -111,40 +108,6 @@ def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.Monkey
         assert sizes == {((2, HEADS, WIDTH, WIDTH), (2, HEADS, WIDTH))}
 
 
-def test_the_cache_has_no_tokens_unless_the_encoding_reads_them() -> None:
-    for pe, kept in (("rope", 0), ("conv", 5)):
-        model = config().build(Vocabulary(VOCAB), [encoding(pe)])
-        cache = model.empty_cache()
-        for t in range(5):
-            model(torch.zeros(1, 1, dtype=torch.int64), torch.arange(t + 1)[None], cache)
-        assert cache.tokens_BS.length == kept
-
-
-class Largest(TorchDispatchMode):
-    """The most numbers in a tensor made inside."""
-
-    size = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        made = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        self.size = max(self.size, *made, 0)
-        return out
-
-
-def test_no_tensor_grows_with_the_square_of_the_length() -> None:
-    sizes = []
-    for length in (128, 512):
-        made, x = attention("rope"), torch.randn(1, length, HEADS * WIDTH, requires_grad=True)
-        with Largest() as largest:
-            out, _ = made(x, torch.arange(length)[None], length, None, None)
-            out.sum().backward()
-        sizes.append(largest.size)
-    assert sizes[1] <= 4 * sizes[0]
-
-
 def test_phi_is_exact_and_positive_far_below_zero() -> None:
     x = torch.tensor([-80.0, -30.0, -1.0, 0.0, 2.0], dtype=torch.float32, requires_grad=True)
     out = phi(x)
@@ -152,51 +115,6 @@ def test_phi_is_exact_and_positive_far_below_zero() -> None:
     torch.testing.assert_close(out, expected.float(), rtol=1e-6, atol=0)
     (slope,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(slope, expected.clamp(max=1).float(), rtol=1e-6, atol=0)
-
-
-def test_weights_of_an_inspection_mix_the_values() -> None:
-    made = attention("rope")
-    x, pos = torch.randn(2, 9, HEADS * WIDTH), scattered(2, 9)
-    q, k, inputs = made.rotate(made.inputs(x, pos, None), pos, None)
-    similar, weights = made.weights(q, k, inputs)
-    mixed = (weights @ inputs.v_BHSD).transpose(1, 2).flatten(-2)
-    torch.testing.assert_close(made.out(mixed), made(x, pos)[0])
-    plain = made.weights(inputs.q_BHTD, inputs.k_BHSD, inputs)
-    torch.testing.assert_close(plain[1].sum(-1), torch.ones(2, HEADS, 9))
-    assert (similar - plain[0]).abs().max() > 1e-3
-
-
-def test_only_rotations_by_position_are_accepted() -> None:
-    class Doubled(RoPE):
-        def rotate(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-            return super().rotate(q, k.cumsum(2), inputs)
-
-    keys = {k: v for k, v in facts.section("rope").items() if k != "_target_"}
-    sizes = config().dims(VOCAB, 8, MAX_LEN)
-    assert RoPE(sizes, **keys).rotates_by_position
-    assert not Doubled(sizes, **keys).rotates_by_position
-    cfg = config()
-    for name, fits in {"rope": True, "pi": True, "xpos": False, "selective_rope": False,
-                       "rerope": False, "hfwa": False, "alibi": False}.items():  # fmt: skip
-        sizes = config(n_layers=2).dims(VOCAB, 8, MAX_LEN)
-        refusals = [cfg.refuses(e) for e in build_encodings(facts.section(name), sizes)]
-        assert (refusals == [None, None]) == fits, (name, refusals)
-    message = cfg.refuses(encoding("yarn"))
-    assert message.startswith("with temperature=true scales logits")
-    assert cfg.refuses(encoding("yarn", temperature=False)) is None
-    combined = {"parts": facts.parts("learned", {"pe": "rope", "logn": "test"})}
-    message = cfg.refuses(encoding("combined", **combined))
-    assert "change pe.parts.1.logn" in message
-    assert cfg.refuses(encoding("combined", parts=facts.parts("learned", "rope"))) is None
-
-
-def test_layers_may_differ_but_have_no_window() -> None:
-    cfg = config(n_layers=2, layers={0: LayerConfig(n_heads=4)})
-    model = cfg.build(Vocabulary(VOCAB), [encoding("none")] * 2)
-    found = [block.attention for block in model.blocks]
-    assert [(type(a), a.n_heads) for a in found] == [(LinearAttention, 4), (LinearAttention, 2)]
-    with pytest.raises(ValueError, match=r"layers\.1\.window=5 is not allowed: .* leave it out"):
-        config(n_layers=2, layers={1: LayerConfig(window=5)})
 
 
 SIZE, WORDS, LENGTH = 3, 5, 6
@@ -258,42 +176,3 @@ def test_equals_the_formula(kind: str, tied: bool) -> None:
     )
     assert model.unembed(outs[0]).shape == (2, LENGTH, WORDS)
     assert (model.head.weight is model.tokens.weight) == tied
-
-
-@every_kind
-def test_the_cache_does_not_grow_with_what_was_read(kind: str) -> None:
-    model = built(kind)
-    cache = model.empty_cache()
-    sizes = []
-    for t in range(20):
-        model(tokens(1), torch.arange(t + 1)[None], cache)
-        assert cache.tokens_BS.length == 0
-        sizes.append(sum(part.numel() for state in cache.states for part in state))
-    assert set(sizes) == {2 * 2 * SIZE * (2 if kind == "lstm" else 1)}
-    # An encoding of the input may look back.
-    cached = built(kind, "conv")
-    cache = cached.empty_cache()
-    cached(tokens(3), torch.arange(3)[None], cache)
-    cached(tokens(1), torch.arange(4)[None], cache)
-    assert cache.tokens_BS.length == 4
-
-
-@every_kind
-def test_dropout_is_on_the_input_of_layers_and_on_the_output(kind: str) -> None:
-    """As Zaremba 2014 has it: never from one token to the next, so a share of the output is 0."""
-    model = built(kind, dropout=0.25, d_model=64, n_layers=1)
-    hidden = model(tokens(50), torch.arange(50)[None], key=3)
-    assert 0.2 < float((hidden == 0).double().mean()) < 0.3
-    plain = model.eval()(tokens(50), torch.arange(50)[None])
-    assert not (plain == 0).any()
-    # What is left of the output is larger by 1 / (1 - p), and of a changed input besides.
-    kept = hidden != 0
-    assert not torch.allclose(hidden[kept] * 0.75, plain[kept])
-
-
-@every_kind
-def test_weights_are_about_as_many_as_estimated(kind: str) -> None:
-    cfg = CONFIGS[kind](n_layers=3, d_model=64, dropout=0.0, tied_embeddings=False)
-    model = built(kind, n_layers=3, d_model=64)
-    held = sum(p.numel() for p in model.layers.parameters())
-    assert cfg.weights() == pytest.approx(held, rel=0.02)

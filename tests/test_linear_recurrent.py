@@ -11,7 +11,6 @@ from torch import Tensor
 
 from docs import facts
 from pe_lab.check import models
-from pe_lab.core.errors import UsageError
 from pe_lab.models import linear_recurrent
 from pe_lab.models.config import Vocabulary
 from pe_lab.models.gated_deltanet import GatedDelta
@@ -162,78 +161,6 @@ def test_a_cache_continues_from_any_place_and_does_not_grow(
     assert len(sizes) == 1
 
 
-@pytest.mark.extended
-def test_gated_deltanet_as_transformers() -> None:
-    """Their layer in single precision, which its loops are cast to."""
-    peer = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
-    ours = built("gated_deltanet").blocks[0].mixer
-    assert isinstance(ours, GatedDelta)
-    config = peer.Qwen3NextConfig(
-        hidden_size=6, num_hidden_layers=1, linear_num_value_heads=2, linear_num_key_heads=2,
-        linear_key_head_dim=3, linear_value_head_dim=6, linear_conv_kernel_dim=4,
-        rms_norm_eps=1e-5, layer_types=["linear_attention"], num_attention_heads=2,
-    )  # fmt: skip
-    theirs = peer.Qwen3NextGatedDeltaNet(config, 0)
-    q, k, v = ours.qkv.weight.split(ours.widths)
-    by_head = (q, k, v, ours.gate.weight)
-    beta, a = ours.beta_decay.weight.chunk(2)
-    parts = [torch.cat([part.chunk(2)[i] for part in by_head]) for i in range(2)]
-    load(
-        theirs,
-        {
-            "in_proj_qkvz.weight": torch.cat(parts),
-            "in_proj_ba.weight": torch.stack((beta, a), 1).flatten(0, 1),
-            "conv1d.weight": ours.conv.taps.T[:, None],
-            "dt_bias": ours.decay.dt_bias,
-            "A_log": ours.decay.a_log,
-            "norm.weight": ours.norm.weight,
-            "out_proj.weight": ours.out.weight,
-        },
-    )
-    same(theirs, ours)
-
-
-@pytest.mark.extended
-def test_mamba2_as_transformers() -> None:
-    peer = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
-    ours = built("mamba2").blocks[0].mixer
-    assert isinstance(ours, StateSpace)
-    config = peer.Mamba2Config(
-        hidden_size=6, num_hidden_layers=1, num_heads=3, head_dim=4, state_size=3, n_groups=1,
-        expand=2, conv_kernel=4, chunk_size=8,
-    )  # fmt: skip
-    theirs = peer.Mamba2Mixer(config, 0)
-    load(
-        theirs,
-        {
-            "in_proj.weight": torch.cat((ours.gate.weight, ours.xbc.weight, ours.dt.weight)),
-            "conv1d.weight": ours.conv.taps.T[:, None],
-            "conv1d.bias": ours.conv.bias,
-            "dt_bias": ours.decay.dt_bias,
-            "A_log": ours.decay.a_log,
-            "D": ours.skip,
-            "norm.weight": ours.norm.weight,
-            "out_proj.weight": ours.out.weight,
-        },
-    )
-    same(theirs, ours)
-
-
-def load(module: Any, state: dict[str, Tensor]) -> None:
-    assert module.state_dict().keys() == state.keys()
-    module.load_state_dict(state)
-
-
-def same(theirs: Any, ours: Any) -> None:
-    """In value and gradient, over more than one chunk."""
-    x = torch.randn(2, 70, 6, requires_grad=True)
-    outs = [theirs(x), ours(x, None, None)]
-    torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
-    direction = torch.randn_like(x)
-    grads = [torch.autograd.grad(out, x, direction)[0] for out in outs]
-    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
-
-
 @every_kind
 def test_decays_start_as_published(kind: str) -> None:
     """exp(A) is uniform up to 16, dt log-uniform from 0.001 to 0.1."""
@@ -249,18 +176,3 @@ def test_decays_start_as_published(kind: str) -> None:
     assert 0.99e-3 < dt.min() < 1.1e-3
     assert 0.09 < dt.max() < 0.1001
     assert float(dt.log().mean()) == pytest.approx(math.log(0.01), rel=0.03)
-
-
-@every_kind
-def test_weights_are_about_as_many_as_estimated(kind: str) -> None:
-    cfg = models.config(facts.section(kind, "model"), d_model=64)
-    encodings = build_encodings(facts.section("none"), cfg.dims(WORDS, 9, 64))
-    held = sum(p.numel() for p in cfg.build(Vocabulary(WORDS), encodings).blocks.parameters())
-    assert cfg.weights() == pytest.approx(held, rel=0.05)
-
-
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"expansion \* d_model=128 is not divisible by head_width"
-    ):
-        models.config(facts.section("mamba2", "model"), head_width=24)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import get_object
-from program import Here, rows, state, the_run, tiny
+from program import rows, state, the_run, tiny
 from small_models import MODELS, config, every_model, small, two_parts
 
 from docs import facts
@@ -20,7 +20,6 @@ from pe_lab.check import models
 from pe_lab.check.base import (
     NotClaimedError,
     gradients,
-    in_pieces,
     scattered,
     sequential,
 )
@@ -97,14 +96,6 @@ def test_the_trunk_starts_alike_with_every_encoding(name: str) -> None:
 
 
 @every_model
-def test_a_cache_in_half_precision(name: str) -> None:
-    model = built(name).eval()
-    with torch.autocast("cpu", torch.bfloat16):
-        half = in_pieces(model, tokens(), SEQUENTIAL, PLACE + 1, LENGTH - PLACE - 1)
-    torch.testing.assert_close(half.float(), model(tokens(), SEQUENTIAL), rtol=0.3, atol=0.3)
-
-
-@every_model
 @pytest.mark.parametrize("check", list(OF_A_MODEL.values())[:-1], ids=list(OF_A_MODEL)[:-1])
 def test_what_pe_lab_check_holds(name: str, check: Callable[..., str], float64: None) -> None:
     """All but what encodings do, which is tested with each of them."""
@@ -164,24 +155,3 @@ def test_a_run_and_what_is_done_with_it(
     for head in inspect_run(folder).heads:
         sums = head.maps["attention"].sum(-1)
         assert sums == pytest.approx(np.ones_like(sums), abs=1e-5)
-
-
-def test_refused_on_the_command_line(here: Here) -> None:
-    lines = {
-        ("lstm", "pe=cope"): "pe=cope acts in attention, .* none, .* sinusoidal",
-        ("linear_attention", "pe=rope", "pe.logn=train"): "with logn=train .* change pe.logn",
-        (
-            "linear_attention",
-            "pe=xpos",
-        ): "pe=xpos cannot be used with linear attention.* rope, sinusoidal",
-        ("linear_attention", "pe=rope", "model.layers.0.window=3"): "layers.0.window=3 is not",
-        ("linear_attention", "pe=rope", "+model.window=3"): "model.window=3 is not allowed",
-        ("seq2seq", "task=copy", "pe=floater", "pe.blocks=all"): "pe=floater acts .*sinusoidal",
-        ("lstn", "pe=none"): "unknown model model=lstn: did you mean lstm",
-    }
-    for (name, *given), told in lines.items():
-        plain = [w for w in tiny(*given) if not w.startswith("model.") or w in given]
-        refusal = here(f"model={name}", *plain)
-        assert (refusal.status, refusal.err.count("\n")) == (2, 1)
-        assert re.search(told, refusal.err), refusal.err
-    assert not Path("runs").exists()

@@ -1,22 +1,18 @@
 """``pe_lab.nn``: the encodings and the attention in other people's models."""
 
-import re
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from program import ENCODINGS, ROOT
+from program import ENCODINGS
 from torch import Tensor
 
-import pe_lab
 from docs import facts
 from pe_lab.core.errors import UsageError
-from pe_lab.models.attention import MultiHeadAttention as Plain
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.nn import MultiHeadAttention, encoding, encodings
+from pe_lab.nn import MultiHeadAttention, encodings
 from pe_lab.train.encodings import build_encodings
 
 SIZES = {"d_model": 32, "n_heads": 4}
@@ -125,98 +121,8 @@ def test_positions_and_dropout() -> None:
     assert not torch.allclose(layer(x, apart), layer(x), atol=1e-3)
 
 
-def test_fast_kernels_serve() -> None:
-    layer = MultiHeadAttention(32, 4, pe="cope", train_len=16)
-    assert "attend" in vars(layer.attention)
-    assert isinstance(layer.attention, Plain)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"pe": "coop"}, "unknown encoding pe=coop: did you mean cope"),
-        ({"npo": 3}, "pe.npo=3 is not a key of pe: did you mean npos"),
-        ({"npos": 0}, "pe.npos=0 is not allowed"),
-        ({"n_heads": 5}, "d_model=32 is not divisible by n_heads=5"),
-        ({"train_len": 0}, "train_len=0 is not allowed"),
-        ({"train_len": 9, "max_len": 8}, "max_len=8"),
-        ({"train_len": "24"}, "train_len='24' is not allowed with max_len=None: set it to a whole"),
-        ({"train_len": 24.5}, "train_len=24.5 is not allowed"),
-        ({"max_len": 2000.5}, "max_len=2000.5"),
-        ({"pe": None}, "pe=None is no name of an encoding: give one"),
-        ({"dropout": 1}, "dropout=1 is not allowed"),
-        ({"pe": "learned"}, "changes the token embeddings, not attention"),
-        ({"pe": "deberta"}, "also changes the input of the block"),
-        ({"pe": "tape"}, "carries a state from layer to layer"),
-        ({"causal": False}, "pe=cope is defined for causal attention only"),
-        ({"pe": encoding("rope", train_len=8, **SIZES), "base": 5}, "base cannot be set for"),
-        ({"pe": encoding("rope", train_len=8, **SIZES), "train_len": 8}, "train_len cannot be set"),
-        ({"pe": encodings("tape", 2, train_len=8, **SIZES)[0]}, "carries a state"),
-    ],
-)
-def test_refused_in_one_sentence(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        MultiHeadAttention(32, **{"n_heads": 4, **keys})
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_refused_when_it_is_used() -> None:
-    x = torch.randn(1, 9, 32)
-    layer = MultiHeadAttention(32, 4, pe="tupe", train_len=8)
-    assert layer(x[:, :8]).shape == (1, 8, 32)
-    with pytest.raises(UsageError, match="position 8 is beyond the 8 of this encoding: raise max_"):
-        layer(x)
-    layer = MultiHeadAttention(32, 4, pe="rope")
-    with pytest.raises(UsageError, match="positions of 4 tokens and 9 tokens"):
-        layer(x, torch.arange(4))
-    with pytest.raises(UsageError, match="pad at the end"):
-        layer(x, key_padding_mask=torch.zeros(1, 9, dtype=torch.bool))
-    with pytest.raises(UsageError, match=r"torch\.autocast"):
-        layer.bfloat16()(x.bfloat16())
-    with pytest.raises(UsageError, match="give vocab_size="):
-        encoding("complex_order", train_len=8, **SIZES)
-
-
-@pytest.mark.parametrize("name", ["relative", "fire", "hard_alibi", "shaw", "t5"])
-def test_refused_positions(name: str) -> None:
-    x, layer = torch.randn(1, 4, 32), MultiHeadAttention(32, 4, pe=name, train_len=16)
-    with pytest.raises(UsageError, match="position 2 comes after 3, and this encoding"):
-        layer(x, torch.tensor([0, 3, 2, 4]))
-    whole, fractions = torch.tensor([0.0, 1.0, 1.0, 4.0]), torch.tensor([0.0, 1.0, 2.5, 4.0])
-    torch.testing.assert_close(layer(x, whole), layer(x, whole.long()))
-    if layer.encoding.fractional:
-        assert layer(x, fractions).isfinite().all()
-        return
-    with pytest.raises(UsageError, match=r"position 2\.5 is a fraction, and this encoding"):
-        layer(x, fractions)
-
-
 def test_positions_may_fall_where_order_does_not_matter() -> None:
     x, fall = torch.randn(1, 4, 32), torch.tensor([3, 0, 2, 1])
     for name, causal in (("rope", True), ("path", True), ("alibi", False)):
         layer = MultiHeadAttention(32, 4, pe=name, train_len=16, causal=causal)
         assert layer(x, fall).isfinite().all()
-
-
-def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "modules.md").read_text()
-    train, decode, alone, weights, _ = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    names: dict[str, Any] = {}
-    torch.manual_seed(0)
-    exec(train, names)
-    assert names["loss"] < 0.1
-    exec(decode, names)
-    expected = names["layer"](names["x"])[:, 10:]
-    torch.testing.assert_close(names["next_one"], expected, rtol=1e-4, atol=1e-5)
-    exec(alone, names)
-    assert names["shared"][0] is names["shared"][1]
-    monkeypatch.chdir(tmp_path)
-    few = {"eval.sequences": 2, "eval.quick_sequences": 2}
-    # FIRE's threshold follows from the trained length and is no parameter.
-    pe_lab.run("task=flipflop", "pe=fire", steps=1, tracker="none", **few)
-    exec(weights.replace("cope", "fire"), names)
-    layer, trained = names["layer"], names["trained"]
-    x, pos = torch.randn(2, 9, 64), torch.arange(9.0).expand(2, 9)
-    torch.testing.assert_close(layer(x), trained(x, pos)[0])
-    assert layer.attention.encoding.threshold == trained.encoding.threshold == 63 / 4

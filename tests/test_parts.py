@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from program import Here, assert_has, assert_refused, succeeded, summary, the_run, tiny
+from program import Here, assert_refused, succeeded, the_run, tiny
 
 DECAY = """
 import torch
@@ -59,15 +59,6 @@ def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Pat
     assert len(list((tmp_path / "runs").glob("*/*/seed*"))) == 2
 
 
-def test_a_sweep_and_its_results(here: Here, tmp_path: Path) -> None:
-    swept = "pe.parts=[learned,t5],[rope,alibi],[{pe: rope, base: 500},alibi]"
-    succeeded(here("-m", *tiny("pe=combined", swept)))
-    shown = here("results").out
-    assert_has(
-        shown.replace("\n", " "), "parts=[learned,t5]", "parts=[rope,alibi]", "parts.0.base=500"
-    )
-
-
 def test_an_encoding_from_config_dir_is_a_part(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,50 +73,6 @@ def test_an_encoding_from_config_dir_is_a_part(
     assert parts_of(tmp_path / "runs")[0]["start"] == 0.5
     again = here(*words[:2], *tiny("pe=combined", "pe.parts=[decya]"))
     assert_refused(again, "did you mean decay")
-
-
-def test_results_are_those_of_the_encoding_alone(here: Here, tmp_path: Path) -> None:
-    """The parameters of a combination of one are drawn as those of the encoding alone."""
-    assert here(*tiny("pe=shaw")).status == 0
-    assert here(*tiny("pe=combined", "pe.parts=[shaw]")).status == 0
-    alone, combined = (summary(f) for f in sorted((tmp_path / "runs").glob("*/*/seed*"))[::-1])
-    assert alone["pe"] == "shaw"
-    assert alone["metrics"] == combined["metrics"]
-
-
-@pytest.mark.parametrize(
-    ("parts", "words"),
-    [
-        ("[cope,rop]", ["pe.parts.1.pe=rop", "did you mean rope"]),
-        ("[combined]", ["pe.parts.0.pe=combined", "list its parts"]),
-        ("[3]", ["pe.parts.0=3", "{pe: rope}"]),
-        ("rope", ["pe.parts=rope", "a list"]),
-        ("{a: rope}", ["pe.parts={a: rope}", "another type"]),
-        ("[{layers: [0]}]", ['pe.parts.0={"layers": [0]}', "{pe: rope}"]),
-        ("[rope,{pe: rope, base: 3}]", ["rope and rope", "layer 0"]),
-        ("[{pe: rope, base: 0}]", ["pe.parts.0.base=0", "greater than 0"]),
-        (
-            "[{pe: learned, max_len: 3}]",
-            ["pe.parts.0.max_len=3", "train needs 15", "raise pe.parts.0.max_len to"],
-        ),
-        ("[{pe: rope, layer: [0]}]", ["pe.parts.0.layer=[0]", "did you mean layers"]),
-        ("[{pe: hierarchical, a: 0.5}]", ["pe-lab: pe.parts.0: a=0.5", "another value"]),
-        ("[{pe: tape, width: 7}]", ["pe.parts.0: width=7", "width=null"]),
-        ('[{pe: rope, base: "${no.key}"}]', ["pe.parts[0].base=${no.key}", "has no value"]),
-        ("[mine]", ["pe.parts.0.pe=mine", "defaults list"]),
-        ("[broken]", ["pe.parts.0.pe=broken", "cannot be read"]),
-        ("[open]", ["pe.parts[0]._target_=${no.key}", "has no value"]),
-        ("[{_target_: pe_lab.pe.rope.Rope}]", ["pe.parts.0._target_", "RoPE"]),
-    ],
-)
-def test_refused_before_any_work(here: Here, tmp_path: Path, parts: str, words: list[str]) -> None:
-    (tmp_path / "mine" / "pe").mkdir(parents=True)
-    (tmp_path / "mine" / "pe" / "mine.yaml").write_text("defaults: [rope, _self_]\nbase: 500\n")
-    (tmp_path / "mine" / "pe" / "broken.yaml").write_text("a: [1\n")
-    (tmp_path / "mine" / "pe" / "open.yaml").write_text("_target_: ${no.key}\n")
-    ended = here("--config-dir", "mine", *tiny("pe=combined", f"pe.parts={parts}"))
-    assert_refused(ended, *words)
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numbers_task import Numbers
-from program import Here, assert_refused, succeeded, summary, the_run, tiny
+from program import Here, assert_refused, summary, the_run, tiny
 from scipy.stats import chisquare, kstest
 
-from pe_lab.core.errors import UsageError
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Ints
 from pe_lab.experiment.load_run import load
@@ -26,8 +24,6 @@ from pe_lab.pe.positions import (
     Sequential,
 )
 from pe_lab.pe.task_positions import Abacus, Coupled, Rows
-from pe_lab.tasks.copy import Copy
-from pe_lab.train.measure import generate
 
 DRAWN = {"randomized": Randomized, "pose": Pose, "offset": Offset}
 each_drawn = pytest.mark.parametrize("kind", DRAWN.values(), ids=DRAWN)
@@ -75,11 +71,6 @@ def test_rows_differ_and_follow_the_stream(kind: type[Drawn]) -> None:
 
 
 @each_drawn
-def test_exactly_fitting(kind: type[Drawn]) -> None:
-    np.testing.assert_array_equal(sample(kind(9, False), 3, 9), np.tile(np.arange(9), (3, 1)))
-
-
-@each_drawn
 def test_evaluation(kind: type[Drawn]) -> None:
     plain, random = kind(20, False), kind(20, True)
     # Without: any length, one row for all.
@@ -88,16 +79,6 @@ def test_evaluation(kind: type[Drawn]) -> None:
     # With: as in training.
     np.testing.assert_array_equal(sample(random, 5, 7, training=False), sample(random, 5, 7))
     assert random.limit(7, training=False) == 20
-
-
-@each_drawn
-def test_too_long(kind: type[Drawn]) -> None:
-    message = "21 tokens cannot have 20 different positions: set positions.max to 21 or more"
-    for source, training in ((kind(20, False), True), (kind(20, True), False)):
-        with pytest.raises(ValueError, match=message):
-            source.limit(21, training=training)
-        with pytest.raises(ValueError, match=message):
-            sample(source, 2, 21, training=training)
 
 
 def test_sequential() -> None:
@@ -167,42 +148,12 @@ def test_floats_of_evaluation_are_the_published_grid(length: int, scale: float |
         assert source.limit(length, training=training) == math.ceil(most)
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_refused_by_the_command_line(here: Here, name: str) -> None:
-    for words, parts in (
-        (
-            ["positions.max=8", "positions.evaluation=false"],
-            ["15 tokens", "8 different", "set positions.max to 15"],
-        ),
-        (["positions.max=0"], ["positions.max=0", "greater than 0"]),
-        (["positions.evaluation=maybe"], ["positions.evaluation=maybe", "true or false"]),
-        (
-            ["positions.max=20", "positions.evaluation=true"],
-            ["63 tokens", "20 different", "set positions.max to 63"],
-        ),
-    ):
-        assert_refused(here(*tiny(f"positions={name}", *words)), *parts)
-
-
-@pytest.mark.parametrize("name", ["pose", "offset"])
-def test_a_run_to_the_end(here: Here, tmp_path: Path, name: str) -> None:
-    """A table of positions.max rows, in training and in a fixed draw at evaluation."""
-    words = ["pe=learned", f"positions={name}", "positions.max=80", "train.steps=3"]
-    for flag in ("false", "true"):
-        succeeded(here(*tiny(*words, f"positions.evaluation={flag}")))
-    assert len(list((tmp_path / "runs").rglob("summary.json"))) == 2
-
-
 def task(**keys: object) -> Numbers:
     return Numbers(splits={}, **keys)  # type: ignore[arg-type]
 
 
 def ids_of(source: Abacus | Coupled, data: Batch, training: bool = True, seed: int = 0) -> Ints:
     return source.of_batch(generator(seed, "test"), data, training=training)
-
-
-def batch_of(tokens: Ints) -> Batch:
-    return Batch(tokens, tokens, np.zeros(tokens.shape, dtype=bool))
 
 
 @given(rows=st.lists(st.lists(st.integers(0, 10), min_size=9, max_size=9), min_size=1, max_size=4))
@@ -270,26 +221,6 @@ def test_axes_are_shifted_apart() -> None:
     assert abs(np.corrcoef(place, copy)[0, 1]) < 4 / np.sqrt(200)
 
 
-def test_batches_keep_ids_with_their_rows() -> None:
-    data = task().sample(generator(1), 8)
-    ids = np.arange(8 * 6).reshape(8, 6)
-    moved = Batch(data.tokens, data.targets, data.scored, positions={"place": ids})
-    np.testing.assert_array_equal(moved.take(np.array([5, 2])).positions["place"], ids[[5, 2]])
-
-
-def test_without_digits_or_ids() -> None:
-    letters = Copy(splits={}, min_letters=2, max_letters=2, n_symbols=3)
-    with pytest.raises(ValueError, match=r"abacus numbers the digits .* no word 0 \.\. 9"):
-        Abacus(99).bound(letters)
-    with pytest.raises(ValueError, match="this one gives none: choose a task that does"):
-        Coupled(9).bound(letters)
-    with pytest.raises(ValueError, match=r"up to 20, .* below positions.max=9: set .* to 21"):
-        Coupled(9).bound(task()).limit_for(task(length=20), training=True)
-    bare = batch_of(task().sample(generator(1), 2).tokens)
-    with pytest.raises(UsageError, match="these sequences hold no position ids for place"):
-        ids_of(Coupled(9).bound(task()), bare)
-
-
 def words(*changed: str) -> list[str]:
     """A run of the task above, whose yaml is in the folder ``mine``."""
     mine = Path("mine/task/numbers.yaml")
@@ -333,89 +264,3 @@ def test_a_run_with_ids_to_the_end(here: Here, tmp_path: Path, source: str) -> N
         assert outcome.status == 0, outcome.err
     else:
         assert_refused(outcome, "positions=coupled, which only the task's own sequences have")
-
-
-def test_floats_record_their_scale_and_are_generated_from_as_read_in_full(
-    here: Here, tmp_path: Path
-) -> None:
-    assert here(*words("positions=floats", "pe=rope")).status == 0
-    run = load(the_run(tmp_path / "runs"))
-    again = here(*words("positions=floats", "pe=rope", "positions.scale=6"))
-    assert again.status == 0
-    assert the_run(tmp_path / "runs") == run.path, "null stands for the trained length"
-    prompt = torch.tensor([[1, 2, 3, 10], [4, 4, 10, 4]])
-    pos = torch.from_numpy(sample(floats(), 2, 9, training=False))
-    found = generate(run.model, prompt, pos, 6)
-    read = torch.cat((prompt, found), 1)[:, :-1]
-    with torch.inference_mode():
-        whole = run.model.unembed(run.model(read, pos)).argmax(-1)
-    assert torch.equal(whole[:, 3:], found)
-
-
-@pytest.mark.parametrize(("source", "pe"), [("abacus", "learned"), ("rows", "rope_2d")])
-def test_generated_tokens_get_the_positions_of_what_was_generated(
-    here: Here, tmp_path: Path, source: str, pe: str
-) -> None:
-    """With a key cache, as without: each step reads the ids of all tokens so far."""
-    assert here(*words(f"positions={source}", f"pe={pe}")).status == 0
-    run = load(the_run(tmp_path / "runs"))
-    of_tokens = run.plan.positions.of_tokens
-    prompt = torch.tensor([[1, 2, 3, 10], [4, 4, 10, 4]])
-    pos = torch.from_numpy(of_tokens(prompt.numpy()))
-    found = generate(run.model, prompt, pos, 6, of_tokens=of_tokens)
-    read = prompt
-    for n in range(6):
-        ids = torch.from_numpy(of_tokens(read.numpy()))
-        with torch.inference_mode():
-            best = run.model.unembed(run.model(read, ids)[:, -1]).argmax(-1, keepdim=True)
-        assert torch.equal(best[:, 0], found[:, n])
-        read = torch.cat((read, best), 1)
-
-
-@pytest.mark.parametrize(
-    ("changed", "parts"),
-    [
-        (("task.axes=none", "positions=coupled"), ["this one gives none", "choose a task"]),
-        (("positions=coupled", "positions.max=3"), ["set positions.max to 4 or more"]),
-        (("positions=coupled", "pe=t5"), ["pe=t5 needs increasing positions", "learned", "rope"]),
-        (("positions=abacus", "pe=shaw"), ["pe=shaw needs increasing", "or other positions"]),
-        (("positions=coupled", "task.axes=both"), ["pe=learned reads 1 id", "2 (place, copy)"]),
-        (("positions=abacus", "positions.k_max=-1"), ["positions.k_max=-1"]),
-        (
-            ("positions=rows", "pe=rope"),
-            ["pe=rope reads 1 id", "2 (row, column)", "rope_2d"],
-        ),
-        (("positions=rows", "positions.separator=x"), ["x is not in it", "positions.separator"]),
-        (("positions=floats",), ["pe=learned looks positions up or counts them", "(alibi", "rope"]),
-        (("positions=floats", "pe=t5"), ["pe=t5 looks positions up", "or other positions"]),
-        (
-            ("positions=floats", "pe=rope", "pe.logn=train"),
-            ["pe=rope looks positions up", "rope as its yaml has it, "],
-        ),
-        (
-            ("positions=floats", "pe=combined", "pe.parts=[rope,t5]"),
-            ["pe=combined with part t5 looks positions up"],
-        ),
-        (("positions=floats", "pe=rope", "positions.scale=0"), ["positions.scale=0", "0.001"]),
-        (
-            ("positions=abacus", "model=encoder_decoder"),
-            ["positions=abacus is not allowed with model=encoder_decoder", "separator"],
-        ),
-    ],
-)
-def test_refused_before_any_work(
-    here: Here, tmp_path: Path, changed: tuple[str, ...], parts: list[str]
-) -> None:
-    assert_refused(here(*words(*changed)), *parts)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_only_encodings_that_read_positions_are_named(here: Here) -> None:
-    """On none, path and some others positions have no effect."""
-    rows = here(*words("positions=rows", "pe=fire"))
-    assert_refused(rows, "choose an encoding that can (rope_2d)")
-    abacus = here(*words("positions=abacus", "pe=fire"))
-    assert_refused(abacus)
-    named = set(abacus.err.partition("that can (")[2].partition(")")[0].split(", "))
-    assert {"learned", "rope", "rope_2d"} <= named
-    assert not {"none", "path", "stick_breaking", "selective_rope", "conv"} & named

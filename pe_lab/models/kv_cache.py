@@ -26,6 +26,11 @@ class Rows:
         """All rows, the new ones last."""
         begin, self.length = self.length, self.length + new.shape[self.dim]
         old = self.memory
+        if old is not None and len(old) != len(new):
+            raise ValueError(
+                f"the cache holds {len(old)} sequences, not {len(new)}: begin another sequence "
+                "with an empty cache"
+            )
         if old is None or old.shape[self.dim] < self.length:
             shape = list(new.shape)
             shape[self.dim] = 2 * self.length

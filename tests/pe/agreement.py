@@ -17,6 +17,7 @@ from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.functional import masked_softmax
 from pe_lab.train.encodings import build_encodings
 
 Size = tuple[int, int, int, int, bool]
@@ -56,7 +57,9 @@ def attend_by_hooks(
     product = rotated_q @ rotated_k.transpose(-1, -2) / math.sqrt(rotated_q.shape[-1])
     logits = encoding.logits(product, rotated_q, rotated_k, inputs)
     bias = encoding.bias(inputs.pos_q_BT, pos)
-    weights = encoding.normalize(logits if bias is None else logits + bias, mask)
+    logits = logits if bias is None else logits + bias
+    weights = encoding.normalize(logits, mask)
+    weights = masked_softmax(logits, mask) if weights is None else weights
     added = encoding.values(weights, inputs)
     return weights @ v if added is None else weights @ v + added
 

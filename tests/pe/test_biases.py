@@ -11,7 +11,6 @@ from naive import SLOPES, Sight, attend, content, every_query, plain_value, soft
 from torch import Tensor
 from variants import SECTIONS, dims, sequential
 
-from pe_lab.check.encodings import between_whole
 from pe_lab.pe.dape import BASES, DAPE
 from pe_lab.train.encodings import build_encodings
 
@@ -92,38 +91,12 @@ def test_finite_for_keys_ahead_and_far_away(name: str, choice: dict[str, Any]) -
     assert bias.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["fire", "tupe"])
-def test_far_neighbours_differ_under_half_precision(name: str) -> None:
-    torch.set_default_dtype(torch.float32)
-    encoding = first_layer(name, {}, max_len=3000)
-    pos_q, pos_k = torch.tensor([[2999]]), torch.arange(100)[None]
-    exact = encoding.bias(pos_q, pos_k)
-    with torch.autocast("cpu", torch.bfloat16):
-        bias = encoding.bias(pos_q, pos_k)
-    assert torch.equal(bias, exact)
-    assert len(bias[0, 0, 0].unique()) == 100
-
-
 def test_tupe_has_a_logit_for_every_pair_in_its_table() -> None:
     encoding = first_layer("tupe", {"max_len": 9})
     bias = encoding.bias(sequential(9), sequential(9))
     assert len(bias[0, 0].flatten().unique()) == 81
     with pytest.raises(IndexError, match="out of range"):
         encoding.bias(sequential(9), sequential(10))
-
-
-@pytest.mark.parametrize(("heads", "dim"), [(1, 128), (4, 128), (6, 32)])
-def test_sandwich_as_attention_gym(heads: int, dim: int) -> None:
-    gym = pytest.importorskip("attn_gym.mods.sandwich")
-    n = 50
-    theirs = gym.generate_sandwich_bias(heads, n, d_bar=dim)
-    index = torch.meshgrid(torch.arange(heads), torch.arange(n), torch.arange(n), indexing="ij")
-    expected = theirs(torch.zeros(()), torch.tensor(0), *index)
-    section = {**SECTIONS["sandwich"], "dim": dim}
-    encoding = build_encodings(section, dims(d_model=4 * heads, n_heads=heads))[0]
-    bias = encoding.bias(sequential(n), sequential(n))
-    # Their table is computed in float32.
-    torch.testing.assert_close(bias[0].tril(), expected.double().tril(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -135,19 +108,6 @@ def test_t5_has_the_bucket_of_every_distance(buckets: int, most: int) -> None:
     bias = encoding.bias(far[-1:][None], far[-1] - far[None])
     rows = [t5_bucket(n, buckets, most) for n in far.tolist()]
     assert torch.equal(bias[0, :, 0], encoding.table[rows].T)  # type: ignore[index]
-
-
-@pytest.mark.parametrize("most", [10**12, 2**62 - 1])
-def test_t5_with_distances_that_no_table_holds(most: int) -> None:
-    encoding = first_layer("t5", {"max_distance": most})
-    bias = encoding.bias(torch.tensor([[most]]), torch.tensor([[0, most // 2, most]]))
-    rows = [31, t5_bucket(most - most // 2, 32, most), 0]
-    assert torch.equal(bias[0, :, 0], encoding.table[rows].T)  # type: ignore[index]
-
-
-def test_shaw_without_values_names_no_such_hook() -> None:
-    assert "values" in first_layer("shaw", {}).hooks()
-    assert "values" not in first_layer("shaw", {"values": False}).hooks()
 
 
 def windowed(s: Sight) -> Tensor:
@@ -171,24 +131,6 @@ def windowed(s: Sight) -> Tensor:
 def test_hard_alibi(choice: dict[str, Any], size: Size) -> None:
     if choice.get("heads", 1) <= size[3]:
         agree("hard_alibi", choice, size, windowed)
-
-
-def test_windows_are_cut_between_whole_positions() -> None:
-    """Of the contract's two heads the first sees itself alone: it needs two with windows."""
-    assert "changes states" in between_whole({**SECTIONS["hard_alibi"], "heads": 2})
-
-
-def test_weights_outside_of_a_window_are_zero_in_every_precision() -> None:
-    section = {**SECTIONS["hard_alibi"], "heads": 3}
-    (encoding,) = build_encodings(section, dims(d_model=32, n_heads=4, n_layers=1))
-    bias = encoding.bias(sequential(12), sequential(12))
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        logits = torch.randn(1, 4, 12, 12).to(dtype) * 100 + bias.to(dtype)
-        weights = encoding.normalize(logits, torch.ones(12, 12, dtype=torch.bool).tril())
-        counts = (weights[0, :, 11] > 0).sum(-1).tolist()
-        seen = [[j for j in range(12) if bias[0, h, 11, j] == 0] for h in range(4)]
-        assert seen == [[11], [10, 11], [9, 10, 11], list(range(12))]
-        assert all(count <= len(keys) for count, keys in zip(counts, seen, strict=True))
 
 
 def static_bias(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

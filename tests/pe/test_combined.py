@@ -19,8 +19,7 @@ from variants import (
     tokens,
 )
 
-from docs.facts import parts
-from pe_lab.models.transformer import Transformer
+from pe_lab.check.base import parts
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
 
@@ -30,35 +29,9 @@ def built(*given: Any, **sizes: int) -> list[PositionalEncoding]:
     return build_encodings({**SECTIONS["combined"], "parts": parts(*given)}, dims(**sizes))
 
 
-def copied(target: PositionalEncoding, source: PositionalEncoding) -> None:
-    """Parameters under the same names but for the ``parts.N.`` before them."""
-    own = {n.split(".", 2)[2]: p for n, p in target.named_parameters()}
-    assert own
-    theirs = dict(source.named_parameters())
-    for name, parameter in own.items():
-        (same,) = [p for n, p in theirs.items() if n.endswith(name) and p.shape == parameter.shape]
-        parameter.data.copy_(same)
-
-
 def inputs(heads: int = 2, width: int = 4, length: int = 7) -> tuple[Tensor, ...]:
     q, k, v = torch.randn(3, 2, heads, length, width).unbind(0)
     return q, k, v, torch.randn(2, length, heads * width), scattered(2, length, MAX_LEN)
-
-
-@pytest.mark.parametrize("combine", ["rope", "relative"])
-def test_cope_and_another_as_cope_combines_them_itself(combine: str) -> None:
-    sizes = {"d_model": 8, "n_layers": 1}
-    combination = built("cope", combine, **sizes)[0]
-    alone = build_encodings({**SECTIONS["cope"], "combine": combine}, dims(**sizes))[0]
-    move_parameters(alone)
-    copied(combination, alone)
-    given = inputs()
-    got, expected = (attend_by_hooks(e, *given) for e in (combination, alone))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-    # The order of the list does not matter.
-    other = built(combine, "cope", **sizes)[0]
-    copied(other, alone)
-    torch.testing.assert_close(attend_by_hooks(other, *given), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_inputs_in_the_order_of_the_list() -> None:
@@ -89,16 +62,6 @@ def test_layers_of_a_part() -> None:
     rope = build_encodings(SECTIONS["rope"], dims(n_layers=4))[0]
     given = inputs(width=8)
     assert torch.equal(attend_by_hooks(encodings[0], *given), attend_by_hooks(rope, *given))
-
-
-def test_what_changes_nothing_between_scores_and_values_stays_fused() -> None:
-    def fused(transformer: Transformer) -> list[bool]:
-        return [block.attention.sdpa for block in transformer.blocks]  # type: ignore[union-attr, misc]
-
-    section = SECTIONS["combined"]
-    assert fused(model({**section, "parts": parts("learned", "rope", "alibi")})) == [True] * 3
-    one_layer = parts("rope", {"pe": "cope", "layers": [1]})
-    assert fused(model({**section, "parts": one_layer})) == [True, False, True]
 
 
 def test_as_long_as_the_shortest_part() -> None:
@@ -288,12 +251,6 @@ def test_a_part_counts_the_layers_it_acts_in() -> None:
     encodings = built(cope, {"pe": "deberta", "layers": [1, 2]}, n_layers=4)
     assert ["0" in getattr(e, "parts", {}) for e in encodings] == [False, False, False, True]
     assert ["block_input" in e.hooks() for e in encodings] == [False, False, True, False]
-
-
-def test_needs_the_whole_sequence_as_its_part_does() -> None:
-    whole = {"pe": "normalized", "scale": "sequence"}
-    assert built("rope", whole)[0].whole_sequence == "parts.1.scale=sequence"
-    assert built("normalized", "rope")[0].whole_sequence is None
 
 
 @pytest.mark.parametrize(

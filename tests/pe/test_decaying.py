@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer, fla_naive
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from torch import Tensor
 from variants import SECTIONS, dims, model, scattered, sequential, tokens
 
-from pe_lab.kernels import kernel_of
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe import path as module
 from pe_lab.train.encodings import build_encodings
@@ -52,71 +51,6 @@ def test_fox(size: Size) -> None:
 @pytest.mark.parametrize("remainder", ["none", "self"])
 def test_stick_breaking(remainder: str, size: Size) -> None:
     agree("stick_breaking", {"remainder": remainder}, size, stick_breaking)
-
-
-@pytest.mark.parametrize("length", [1, 13])
-def test_fox_as_flash_linear_attention(length: int) -> None:
-    peer = fla_naive("forgetting_attn")
-    ours: Any = first_layer("fox", {}, d_model=12, n_heads=3)
-    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
-    x = torch.randn(2, length, 12)
-    got = attend_by_hooks(ours, q, k, v, x, sequential(length))
-    gates = torch.nn.functional.logsigmoid(ours.gate(x))
-    expected = peer.naive_forgetting_attn(*(t.transpose(1, 2) for t in (q, k, v)), gates)
-    # They compute in float32.
-    torch.testing.assert_close(got.transpose(1, 2), expected.double(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("length", [1, 13])
-def test_fox_as_x_transformers(length: int) -> None:
-    peer = pytest.importorskip("x_transformers.x_transformers")
-    ours: Any = first_layer("fox", {}, d_model=12, n_heads=3)
-    theirs = peer.DataDependentAlibi(12, 3)
-    theirs.to_forget_gates[0].load_state_dict(ours.gate.state_dict())
-    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
-    x = torch.randn(2, length, 12)
-    got = attend_by_hooks(ours, q, k, v, x, sequential(length))
-    mask = torch.ones(length, length, dtype=torch.bool).tril()
-    logits = (q @ k.mT / 2 + theirs(x)).masked_fill(~mask, -torch.inf)
-    torch.testing.assert_close(got, logits.softmax(-1) @ v, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("length", [1, 13])
-@pytest.mark.parametrize("remainder", ["none", "self"])
-def test_stick_breaking_as_flash_linear_attention(remainder: str, length: int) -> None:
-    peer = fla_naive("stickbreaking_attn")
-    ours: Any = first_layer("stick_breaking", {"remainder": remainder})
-    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
-    got = attend_by_hooks(ours, q, k, v, torch.randn(2, length, 12), sequential(length))
-    turned = [t.transpose(1, 2) for t in (q, k, v)]
-    expected, left = peer.naive_stickbreaking_attn(*turned)
-    if remainder == "self":
-        expected = expected + left[..., None] * turned[2]
-    torch.testing.assert_close(got.transpose(1, 2), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("remainder", ["none", "self"])
-def test_a_stick_is_never_longer_than_it_was(remainder: str, dtype: torch.dtype) -> None:
-    """At logits where a sigmoid is 0 or 1 to the last bit, too."""
-    ours: Any = first_layer("stick_breaking", {"remainder": remainder})
-    mask = torch.ones(64, 64, dtype=torch.bool).tril()[32:]
-    logits = (torch.randn(2, 1, 32, 64) * torch.tensor([1.0, 300.0]).view(2, 1, 1, 1)).to(dtype)
-    logits.requires_grad_()
-    weights = ours.normalize(logits, mask)
-    assert weights.dtype == torch.float32
-    assert weights.isfinite().all()
-    assert (weights >= 0).all()
-    assert (weights[:, :, ~mask] == 0).all()
-    own = weights.diagonal(32, -2, -1)
-    if remainder == "self":
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1, 32).float())
-    else:
-        assert (weights.sum(-1) <= 1 + 1e-6).all()
-        assert (own == 0).all()
-    (weights * torch.linspace(-1, 1, 64)).sum().backward()
-    assert logits.grad.isfinite().all()
-    assert logits.grad[0].abs().max() > 0
 
 
 def test_the_first_token_breaks_no_stick() -> None:
@@ -176,50 +110,6 @@ def test_path(choice: dict[str, Any], size: Size) -> None:
 def test_path_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK", chunk)
     agree("path", {}, (2, 6, 3, 2, True), partial(attend, logit=path, value=plain_value))
-
-
-def test_reflections_without_end_stay_exact() -> None:
-    """beta = 2 and one direction: every other token undoes the one before, 400 times."""
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 1, 1, 400, 8)
-    w = F.normalize(torch.randn(8), dim=0).expand(1, 1, 400, 8)
-    beta = torch.full((1, 1, 400), 2.0)
-    mirrored = k - 2 * (k * w).sum(-1, keepdim=True) * w
-    odd = (torch.arange(400)[:, None] - torch.arange(400)) % 2 == 1
-    expected = torch.where(odd, q @ mirrored.mT, q @ k.mT).tril()
-    exact = module.path_logits(q, k, w, beta).tril()
-    torch.testing.assert_close(exact, expected, rtol=1e-10, atol=1e-10)
-    single = module.path_logits(q.float(), k.float(), w.float(), beta.float()).tril()
-    # One rounding a matrix, of a product no longer than |q| |k|.
-    longest = float(q.norm(dim=-1).max() * k.norm(dim=-1).max())
-    limit = 400 * torch.finfo(torch.float32).eps * longest
-    torch.testing.assert_close(single.double(), expected, rtol=0, atol=limit)
-
-
-@pytest.mark.parametrize("forget", [False, True])
-def test_path_as_flash_linear_attention(forget: bool) -> None:
-    theirs = fla_naive("path_attn").naive_path_attn
-    heads, width, n = 2, 8, 70
-    ours = first_layer("path", {"forget": forget}, d_model=heads * width, n_heads=heads)
-    own = dict(ours.named_parameters())
-    q, k, v = torch.randn(3, 2, heads, n, width).unbind(0)
-    x = torch.randn(2, n, heads * width)
-    got = attend_by_hooks(ours, q, k, v, x, sequential(n))
-    # Their short convolution is PyTorch's, padded at the front, then silu.
-    u = (x @ own["direction.0.weight"].T @ own["direction.1.weight"].T).mT
-    taps = own["filter"].T[:, None]
-    u = F.silu(F.conv1d(u, taps, padding=taps.shape[2] - 1, groups=len(taps))[..., :n])
-    w = u.unflatten(1, (heads, width)).permute(0, 3, 1, 2)
-    w = w / (w.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-    beta = (x @ own["strength.weight"].T + own["strength.bias"]).sigmoid() * 2
-    g = torch.zeros(2, n, heads)
-    if forget:
-        # They scale the gates' sum with the logits.
-        g = F.logsigmoid(x @ own["gate.weight"].T + own["gate.bias"]) * width**0.5
-    inputs = (part.transpose(1, 2) for part in (q, k, v))
-    expected = theirs(*inputs, w, beta, g, scale=width**-0.5, chunk_size=16).transpose(1, 2)
-    # They compute in float32.
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def plane(position: int, width: int, base: float) -> list[complex]:
@@ -315,9 +205,3 @@ def test_at_first_it_is_rope(base: float) -> None:
     for encoding in fresh[:-1]:
         assert encoding.attended.grad.abs().min() > 0
         assert encoding.up.grad.abs().min() > 0
-
-
-def test_only_the_last_layer_updates_nothing_and_is_fused() -> None:
-    layers = build_encodings(SECTIONS["tape"], dims())
-    assert [kernel_of(layer) is not None for layer in layers] == [False, False, True]
-    assert not list(layers[-1].parameters())

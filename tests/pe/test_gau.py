@@ -1,14 +1,12 @@
 """Gated attention units: their formula in loops, every encoding in them, and what is refused."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fast import accelerated, plain
 from formulas import activated, normed, rotated
-from program import TINY, Here, assert_refused
 from torch import Tensor
 from variants import (
     MAX_LEN,
@@ -25,10 +23,10 @@ from variants import (
 
 from docs import facts
 from pe_lab.check import base
-from pe_lab.check.base import accepted
 from pe_lab.core.instantiate import instantiate
-from pe_lab.explain.inspect import LayerTrace, trace_attention
-from pe_lab.models.gau import GAU, GAUConfig
+from pe_lab.models.config import Vocabulary
+from pe_lab.models.gau import GAUConfig
+from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.train.encodings import build_encodings
@@ -86,12 +84,12 @@ def config(**keys: Any) -> GAUConfig:
     return made
 
 
-def gau(section: Section, seed: int = 0, **keys: Any) -> GAU:
+def gau(section: Section, seed: int = 0, **keys: Any) -> Transformer:
     """A tiny model in float64, all of whose parameters are moved from where they start."""
     cfg = config(**keys)
     torch.manual_seed(seed)
     encodings = build_encodings(section, cfg.dims(VOCAB, TRAIN_LEN, MAX_LEN))
-    built = accelerated(GAU(cfg, VOCAB, encodings))
+    built = accelerated(cfg.build(Vocabulary(VOCAB), encodings))
     move_parameters(built)
     return built
 
@@ -119,17 +117,6 @@ def test_the_formula_in_loops(pe: str, attention: str) -> None:
 # Every encoding, or why not.
 
 
-def refused(attention: str, variants: dict[str, Section], **keys: Any) -> set[str]:
-    cfg = config(attention=attention, **keys)
-    sizes = cfg.dims(VOCAB, TRAIN_LEN, MAX_LEN)
-    return {
-        name
-        for name, section in variants.items()
-        if accepted(section, sizes)  # GAU has one head
-        and any(cfg.refuses(encoding) for encoding in build_encodings(section, sizes))
-    }
-
-
 WIDE = {
     "shaw",
     "cope-gates=values",
@@ -138,30 +125,6 @@ WIDE = {
     "rove-pairing=half",
 }
 NO_FEED_FORWARD = {"tape", "tape-width=5"}
-EXPONENTIAL = {
-    "alibi", "hard_alibi", "kerple", "dape", "fox", "stick_breaking", "hfwa", "yarn", "longrope",
-    "grape_a", "grape_ap", "inkling", "tra",
-}  # fmt: skip
-BY_CHOICE: dict[str, Section] = {
-    "rope": {"logn": "train"}, "path": {"forget": True}, "cope": {"combine": "alibi_slope"},
-    "combined": {"parts": facts.parts("rope", "alibi")},
-}  # fmt: skip
-
-
-def test_what_is_refused() -> None:
-    assert refused("softmax", VARIANTS) == WIDE | NO_FEED_FORWARD
-    assert refused("softmax", VARIANTS, head_width=32) == NO_FEED_FORWARD
-    assert refused("softmax", {"tape": SECTIONS["tape"]}, n_layers=1) == set()
-    assert refused("relu2", SECTIONS) == EXPONENTIAL | {"shaw", "rove", "tape"}
-    chosen = {name: {**SECTIONS[name], **keys} for name, keys in BY_CHOICE.items()}
-    assert refused("relu2", chosen) == chosen.keys()
-    turned_off = {
-        "dape": {"base": "fire"},
-        "yarn": {"temperature": False},
-        "shaw": {"values": False},
-    }
-    others = {name: {**SECTIONS[name], **keys} for name, keys in turned_off.items()}
-    assert refused("relu2", others) == set()
 
 
 SERVING = {name: SECTIONS[name] for name in sorted(SECTIONS.keys() - WIDE - NO_FEED_FORWARD)}
@@ -182,18 +145,13 @@ def test_every_encoding(section: Section) -> None:
     check(gau(section))
 
 
-@pytest.mark.parametrize("name", ["none", "rope", "t5", "cope", "path", "learned"])
-def test_squared_attention(name: str) -> None:
-    check(gau(SECTIONS[name], attention="relu2"))
-
-
 @pytest.mark.parametrize("name", ["rope", "alibi", "cope", *sorted(WIDE)])
 def test_values_as_wide_as_keys(name: str) -> None:
     built = gau(VARIANTS[name], head_width=32, norm_position="post")
     check(built)
 
 
-def check(built: GAU) -> None:
+def check(built: Transformer) -> None:
     """Kernels equal the formulas; the rest is held by test_models.py."""
     places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, MAX_LEN)]
     base.fast_equals_plain(built, plain(built), tokens(2, TRAIN_LEN), places, loose=10)
@@ -208,7 +166,7 @@ def test_an_encoding_that_enters_every_layer() -> None:
             return x_BTE + pos_q_BT[..., None].sin()
 
     built, x, pos = gau(SECTIONS["none"]), torch.randn(2, 5, 16), sequential(5, 3)
-    for unit in built.layers:
+    for unit in built.blocks:
         plain, _ = unit(x + pos[..., None].sin(), pos)
         unit.attention.encoding = Shift()
         shifted, _ = unit(x, pos)
@@ -217,61 +175,11 @@ def test_an_encoding_that_enters_every_layer() -> None:
 
 def test_initial_weights() -> None:
     cfg = config(n_layers=9)
-    built = GAU(cfg, VOCAB, [NoPE(cfg.dims(VOCAB, 4, 4))] * 9)
-    for unit in built.layers:
+    built = cfg.build(Vocabulary(VOCAB), [NoPE(cfg.dims(VOCAB, 4, 4))] * 9)
+    for unit in built.blocks:
         core: Any = unit.attention
         assert bool((core.gamma == 1).all() and (core.beta == 0).all())
         for linear, share in ((unit.gate, 1.0), (core.vz, 1.0), (unit.out, 1 / 3)):
             limit = share / math.sqrt(linear.in_features)
             assert 0.9 * limit < linear.weight.abs().max() < limit
             assert not linear.bias.any()
-
-
-def test_two_layers_have_about_the_weights_of_one_of_a_transformer() -> None:
-    cfg = config(n_layers=2, d_model=96, head_width=16)
-    unit, other = GAU(cfg, VOCAB, [NoPE(cfg.dims(VOCAB, 4, 4))] * 2).layers
-    counted = sum(p.numel() for layer in (unit, other) for p in layer.parameters() if p.dim() > 1)
-    gammas_and_betas = 2 * 2 * 2 * 16
-    assert counted - gammas_and_betas == cfg.weights() == 12 * 96**2 + 2 * 96 * 16
-
-
-@pytest.mark.parametrize("attention", ["softmax", "relu2"])
-def test_a_trace_tells_what_the_layer_did(attention: str) -> None:
-    built = gau(SECTIONS["t5"], attention=attention).eval()
-    traces: list[LayerTrace] = []
-    mixed: list[Tensor] = []
-    for layer in built.layers:
-        layer.attention.register_forward_hook(lambda core, given, out: mixed.append(out[0]))
-    with torch.inference_mode(), trace_attention(built, traces.append):
-        built(tokens(2, 12), sequential(12))
-        first: Any = built.layers[0]
-        seen = first.norm(built.tokens(tokens(2, 12)))
-        values = first.attention.project(seen, 12)[2]
-        told = (traces[0].weights_BHTS @ values)[:, 0]
-    assert [trace.weights_BHTS.shape for trace in traces] == [(2, 1, 12, 12)] * 3
-    torch.testing.assert_close(told, mixed[0], rtol=1e-10, atol=1e-10)
-
-
-def words(*given: str) -> list[str]:
-    keys = {word.partition("=")[0] for word in given} | {"model.n_heads"}
-    small = {**TINY, "model": "gau", "model.head_width": "4"}
-    return [f"{key}={value}" for key, value in small.items() if key not in keys] + list(given)
-
-
-BAD = {
-    "values": (["pe=shaw"], ["values=true", "32 and 4 wide", "change pe.values", "head_width=32"]),
-    "no feed-forward": (["pe=tape", "model.n_layers=2"], ["pe=tape", "model=transformer"]),
-    "a decay": (["pe=alibi", "model.attention=relu2"], ["its bias", "model.attention=softmax"]),
-    "a temperature": (["pe=rope", "pe.logn=train", "model.attention=relu2"], ["logn=train"]),
-    "no softmax": (["pe=stick_breaking", "model.attention=relu2"], ["replaces softmax"]),
-    "pairs": (["pe=rope", "model.head_width=5"], ["model.head_width=5", "an even one"]),
-    "no such attention": (["model.attention=linear"], ["model.attention=linear", "relu2"]),
-    "no values": (["model.expansion=0"], ["model.expansion=0", "greater than 0"]),
-    "heads": (["+model.n_heads=4"], ["model.n_heads=4", "not a key"]),
-}
-
-
-@pytest.mark.parametrize(("given", "told"), BAD.values(), ids=BAD.keys())
-def test_bad_keys(here: Here, tmp_path: Path, given: list[str], told: list[str]) -> None:
-    assert_refused(here(*words(*given)), *told)
-    assert not (tmp_path / "runs").exists()

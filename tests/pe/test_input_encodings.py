@@ -8,7 +8,7 @@ import pytest
 import torch
 from agreement import MAX_LEN, TRAIN_LEN, agree_at_input, first_layer
 from formulas import gru
-from torch import Tensor, nn
+from torch import Tensor
 from variants import SECTIONS, dims, move_parameters, scattered, sequential
 
 from pe_lab.train.encodings import build_encodings
@@ -186,24 +186,6 @@ def test_half_precision_leaves_positions_exact(name: str) -> None:
         assert torch.equal(encoding.embed(x, tokens, pos), exact)
 
 
-@pytest.mark.parametrize("scale", ["max_len", "sequence"])
-def test_normalized_ends_at_one(scale: str) -> None:
-    encoding = first_layer("normalized", {"scale": scale}, d_model=4, n_heads=1, max_len=30)
-    zeros, tokens = torch.zeros(1, 3, 4), torch.zeros(1, 3, dtype=torch.long)
-    ends = encoding.embed(zeros, tokens, torch.tensor([[0, 3, 29]]))[0]
-    torch.testing.assert_close(ends[2], encoding.weight)
-    assert torch.equal(ends[0], torch.zeros(4))
-    early = encoding.embed(zeros, tokens, torch.tensor([[0, 3, 9]]))[0]
-    assert torch.equal(early[1], ends[1]) == (scale == "max_len")
-
-
-@pytest.mark.parametrize("choice", [{"max_len": 1}, {"scale": "sequence"}], ids=str)
-def test_normalized_one_position_alone(choice: dict[str, Any]) -> None:
-    encoding = first_layer("normalized", choice, d_model=4, n_heads=1)
-    x, zero = torch.randn(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)
-    assert torch.equal(encoding.embed(x, zero, zero), x)
-
-
 def vectors(name: str, choice: dict[str, Any], n: int, **sizes: int) -> Tensor:
     """What an added encoding adds at the positions 0 .. n-1, (n, E)."""
     encoding = first_layer(name, choice, **sizes)
@@ -243,61 +225,6 @@ def test_complex_order_far_away_in_float32() -> None:
     got, expected = (e.embed(t, tokens, pos) for e, t in ((single, x), (exact, x.double())))
     assert got.dtype == torch.float32
     torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_recurrent_as_the_gru_cell() -> None:
-    encoding = first_layer("recurrent", {}, d_model=6)
-    cell = nn.GRUCell(2, 6)
-    cell.weight_hh.data, cell.bias_hh.data = encoding.hidden.weight, encoding.hidden.bias
-    cell.bias_ih.data = torch.cat((torch.zeros(12), encoding.input_bias))
-    states = [encoding.start[None]]
-    for _ in range(20):
-        states.append(cell(torch.zeros(1, 2), states[-1]))
-    added = vectors("recurrent", {}, 21, d_model=6)
-    torch.testing.assert_close(added, torch.cat(states), rtol=1e-12, atol=1e-12)
-
-
-def test_conv_as_padded_on_both_sides() -> None:
-    encoding = first_layer("conv", {"kernel": 4}, d_model=6)
-    theirs = nn.Conv1d(6, 6, 4, padding=3, groups=6)
-    theirs.load_state_dict(encoding.conv.state_dict())
-    x, pos = torch.randn(2, 9, 6), sequential(9)
-    expected = x + theirs(x.mT)[..., :9].mT
-    torch.testing.assert_close(encoding.embed(x, pos, pos), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(("delta", "steps"), [(0.01, 1), (0.01, 5), (0.2, 2)])
-def test_floater_as_torchdiffeq(delta: float, steps: int) -> None:
-    torchdiffeq = pytest.importorskip("torchdiffeq")
-    choice = {"delta": delta, "steps": steps}
-    encoding = first_layer("floater", choice, d_model=6)
-    own = dict(encoding.named_parameters())
-    grid = torch.arange(20 * steps + 1) * (delta / steps)
-    theirs = torchdiffeq.odeint(lambda t, p: slope(own, t, p), encoding.start, grid, method="rk4")
-    added = vectors("floater", choice, 21, d_model=6)
-    torch.testing.assert_close(added, theirs[::steps], rtol=1e-10, atol=1e-10)
-
-
-def test_floater_one_step_is_enough() -> None:
-    torchdiffeq = pytest.importorskip("torchdiffeq")
-    torch.manual_seed(0)
-    encoding = build_encodings(SECTIONS["floater"], dims(d_model=64))[0]
-    own, n = dict(encoding.named_parameters()), 200
-    exact = torchdiffeq.odeint(
-        lambda t, p: slope(own, t, p), encoding.start, torch.arange(n) / 100, rtol=1e-10, atol=1e-12
-    )
-    pos = sequential(n)
-    added = encoding.embed(torch.zeros(1, n, 64), pos, pos)[0]
-    torch.testing.assert_close(added, exact, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("delta", "low", "high"), [(0.01, 300, 1500), (0.001, 3, 8)])
-def test_floater_grows_with_the_time(delta: float, low: float, high: float) -> None:
-    torch.manual_seed(0)
-    encoding = build_encodings({**SECTIONS["floater"], "delta": delta}, dims(d_model=64))[0]
-    pos = sequential(1025)
-    added = encoding.embed(torch.zeros(1, 1025, 64), pos, pos)[0]
-    assert low < float(added[1024].detach().abs().max()) < high
 
 
 def test_floater_in_every_block() -> None:

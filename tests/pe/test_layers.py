@@ -1,18 +1,15 @@
 """Windows, and what a layer of the transformer has otherwise than the others."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fast import plain
-from program import Here, assert_refused, succeeded, summary, the_run, tiny
 from torch.nn.functional import scaled_dot_product_attention
 from variants import SECTIONS, TRAIN_LEN, decoded, model, sequential, tokens
 
 from docs import facts
 from pe_lab.core.instantiate import instantiate
-from pe_lab.experiment.load_run import load
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.functional import causal_mask
 from pe_lab.pe.none import NoPE
@@ -107,66 +104,3 @@ def test_a_layer_without_the_encoding_is_nope() -> None:
     cfg = config(layers={1: {"encoded": False}})
     encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.without())
     assert [type(e) is NoPE for e in encodings] == [False, True]
-
-
-def test_shared_by_default_in_a_single_layer_is_not_refused() -> None:
-    cfg = config(layers={1: {"encoded": False}})
-    encodings = build_encodings(SECTIONS["t5"], cfg.dims(11, 8, 8), cfg.without())
-    assert [type(e) is NoPE for e in encodings] == [False, True]
-
-
-BAD: dict[str, tuple[list[str], list[str]]] = {
-    "no such layer": (["model.layers.2.window=4"], ["layers.2", "n_layers=2", "0 to 1"]),
-    "no such key": (["model.layers.0.windw=4"], ["model.layers.0.windw=4", "mean window"]),
-    "a window of nothing": (["model.layers.0.window=0"], ["model.layers.0.window=0", "than 0"]),
-    "true is no number": (
-        ["model.layers.0.window=true"],
-        ["model.layers.0.window=true is not allowed: set it to a whole number"],
-    ),
-    "the model's": (["model.window=0"], ["model.window=0", "greater than 0"]),
-    "heads": (["model.layers.1.n_heads=3"], ["n_heads=3", "64", "choose a multiple"]),
-    "shared": (["pe=t5", "model.layers.1.n_heads=2"], ["n_heads", "leave them null"]),
-    "an input": (["pe=learned", "model.layers.1.encoded=false"], ["encoded=false", "leave it"]),
-    "no encoding": (
-        ["pe=none", "model.layers.1.encoded=false"],
-        ["model.layers.1.encoded=false has no effect, pe=none changes nothing", "leave it true"],
-    ),
-    "no layer left": (
-        ["pe=rope", "model.layers={0: {encoded: false}, 1: {encoded: false}}"],
-        ["encoded=false leaves no layer with pe=rope: give pe=none"],
-    ),
-    **{
-        f"{pe} shared with none": (
-            [f"pe={pe}", "pe.share_layers=true", "model.layers.1.encoded=false"],
-            ["pe.share_layers=true has no effect", "layer 0 alone", "pe.share_layers=false"],
-        )
-        for pe in ("cope", "fire")
-    },
-    "whole and key": (
-        ["model.layers.0.window=3", "model.layers={1: {window: 5}}"],
-        ["model.layers.0.window=3 would be lost", "write it into model.layers={..}"],
-    ),
-    "no mapping": (["model.layers=3"], ["model.layers=3", "a mapping"]),
-    "another length": (["train.length=9"], ["train.length=9", "63 tokens", "null"]),
-}
-
-
-@pytest.mark.parametrize(("words", "told"), BAD.values(), ids=BAD.keys())
-def test_bad_layers(here: Here, tmp_path: Path, words: list[str], told: list[str]) -> None:
-    assert_refused(here("task=flipflop", *words), *told)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_run_with_changed_layers_is_another_run_and_loads(here: Here, tmp_path: Path) -> None:
-    words = ["pe=rope", "model.n_layers=2", "train.steps=3", "train.warmup=1"]
-    own = ["model.layers.0.window=4", "model.layers.1.encoded=false"]
-    assert here(*tiny(*words, *own)).status == 0
-    run = the_run(tmp_path / "runs")
-    assert summary(run)["config"]["model"]["layers"]["0"]["window"] == 4
-    assert "model.layers.0.window=4" in (run / "overrides.yaml").read_text()
-    again = load(run)
-    assert [b.attention.window for b in again.model.blocks] == [4, None]  # type: ignore[union-attr]
-    expected = summary(run)["metrics"]["in_domain/loss"]
-    assert again.answers("in_domain").measured()["loss"] == pytest.approx(expected, rel=1e-12)
-    given = succeeded(here(*tiny(*words, "model.layers={0: {window: 4}, 1: {encoded: false}}")))
-    assert "is finished already" in given.out + given.err

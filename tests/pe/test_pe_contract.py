@@ -73,26 +73,6 @@ def test_every_key_changes_something(name: str, key: str) -> None:
     encodings.key_changes(SECTIONS[name], key)
 
 
-@every_variant
-def test_the_last_layer_at_scored_positions_only(section: Section) -> None:
-    built = model(section)
-    chosen = np.random.default_rng(0).random((3, TRAIN_LEN)) < 0.3
-    chosen[:, :4] = False
-    chosen[1, 4] = True
-    scored = torch.from_numpy(np.flatnonzero(chosen))
-    seen, pos = tokens(3, TRAIN_LEN), sequential(TRAIN_LEN)
-    outs = [
-        built(seen, pos, scored=scored),
-        built(seen, pos)[torch.from_numpy(chosen)],
-    ]
-    torch.testing.assert_close(*outs, rtol=1e-12, atol=1e-12)
-    grads = [
-        torch.autograd.grad(loss(out), list(built.parameters()), materialize_grads=True)
-        for out in outs
-    ]
-    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-11)
-
-
 @every_encoding
 def test_under_every_source_of_positions(section: Section) -> None:
     built, task = model(section), Numbers(splits={}, length=TRAIN_LEN // 2)
@@ -103,7 +83,7 @@ def test_under_every_source_of_positions(section: Section) -> None:
         if any(
             len(positions.axes) not in (0, e.axes)
             or not (positions.increasing or e.any_order)
-            or not (positions.whole or e.fractional)
+            or not (positions.whole or e.reads_positions is float)
             for e in reading
         ):
             continue  # refused (test_positions.py)
@@ -316,10 +296,3 @@ def test_starts_as_its_docstring_says(variant: str, name: str) -> None:
             start(values)
         except AssertionError as error:
             raise AssertionError(f"{variant}: {parameter} starts otherwise: {error}") from None
-
-
-@pytest.mark.parametrize("name", STARTS)
-def test_every_entry_is_met(name: str) -> None:
-    """An entry for a parameter that no choice has would check nothing."""
-    met = {p for variant, n in OF_TABLE if n == name for p in parameters(SEEN[variant])}
-    assert met == STARTS[name].keys()

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import attend_by_hooks, causal, first_layer
+from agreement import attend_by_hooks, first_layer
 from naive import t5_bucket
 from torch import Tensor
-from variants import SECTIONS, dims, move_parameters, sequential
+from variants import SECTIONS, dims, sequential
 
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.train.encodings import build_encodings
@@ -67,80 +67,6 @@ def test_rope_interleaved_as_gptj() -> None:
     )
     # Their table is computed in float32.
     torch.testing.assert_close(rotated("interleaved", q, k), theirs, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("npos", [3, 9])
-def test_cope_as_x_transformers(npos: int) -> None:
-    peer = pytest.importorskip("x_transformers.x_transformers")
-    torch.manual_seed(0)
-    ours = encoding("cope", {"d_model": 16, "n_heads": 2}, npos=npos)
-    move_parameters(ours)
-    theirs = peer.CoPE(dim=8, heads=2, max_pos=npos)
-    theirs.pos_emb.data.copy_(ours.position.table)
-    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
-    got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
-    mask = torch.ones(7, 7, dtype=torch.bool).tril()
-    logits = (q @ k.mT / 8**0.5).masked_fill(~mask, -torch.finfo(q.dtype).max)
-    expected = (logits + theirs(q, logits)).softmax(-1) @ v
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_none_as_pytorch() -> None:
-    ours = encoding("none", {"d_model": 16, "n_heads": 2})
-    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
-    got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
-    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    torch.testing.assert_close(got, theirs, rtol=1e-12, atol=1e-12)
-
-
-def test_learned_as_gpt2() -> None:
-    gpt2 = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
-    config = gpt2.GPT2Config(vocab_size=11, n_positions=9, n_embd=8, n_layer=0, n_head=2)
-    theirs = gpt2.GPT2Model(config).double().eval()
-    ours = encoding("learned", {"d_model": 8}, max_len=9)
-    theirs.wpe.weight.data.copy_(ours.table)
-    tokens, pos = torch.randint(0, 11, (2, 5)), torch.tensor([[0, 1, 4, 5, 8], [2, 3, 4, 6, 7]])
-    expected = theirs(tokens, position_ids=pos).last_hidden_state
-    got = theirs.ln_f(ours.embed(theirs.wte(tokens), tokens, pos))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("width", [8, 5])
-def test_sinusoidal_as_marian(width: int) -> None:
-    marian = pytest.importorskip("transformers.models.marian.modeling_marian")
-    table = marian.MarianSinusoidalPositionalEmbedding(20, width).create_weight().double()
-    # Their sines come first and their cosines after them.
-    sines = (width + 1) // 2
-    theirs = torch.zeros(20, width)
-    theirs[:, 0::2], theirs[:, 1::2] = table[:, :sines], table[:, sines:]
-    ours = encoding("sinusoidal", {"d_model": width, "n_heads": 1})
-    pos = sequential(20)
-    got = ours.embed(torch.zeros(1, 20, width), torch.zeros_like(pos), pos)[0]
-    # Their table is computed in float32.
-    torch.testing.assert_close(got, theirs, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "rows"), [("shaw", 4), ("relative", 9)])
-def test_rows_of_the_distance_as_wav2vec2_bert(name: str, rows: int) -> None:
-    """Its "relative_key" is Shaw's term of the keys; it has none of the values."""
-    bert = pytest.importorskip("transformers.models.wav2vec2_bert.modeling_wav2vec2_bert")
-    config = bert.Wav2Vec2BertConfig(
-        hidden_size=16,
-        num_attention_heads=2,
-        position_embeddings_type="relative_key",
-        left_max_position_embeddings=rows - 1,
-        right_max_position_embeddings=0,
-    )
-    theirs = bert.Wav2Vec2BertSelfAttention(config).double()
-    keys = {"clip": rows - 1, "values": False} if name == "shaw" else {"max_len": rows}
-    ours = encoding(name, {"d_model": 16, "n_heads": 2}, **keys)
-    table = ours.key_table if name == "shaw" else ours.table
-    theirs.distance_embedding.weight.data.copy_(table.flip(0))
-    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
-    rotated, bias = bert._apply_relative_key_position_encoding(theirs, q, k)
-    expected = causal((rotated @ k.mT) / 8**0.5 + bias, v)
-    got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 TRAIN_LEN = 64
@@ -233,20 +159,3 @@ def test_longrope_as_transformers(length: int) -> None:
     embedding = theirs("longrope", 500.0, 512, **lengths, **factors)
     ours = {key: factors[f"{key}_factor"] for key in EACH}
     agree("longrope", embedding, length, base=500.0, k=8, **ours)
-
-
-def test_proportional_as_transformers() -> None:
-    embedding = theirs("proportional", 500.0, 100, partial_rotary_factor=0.25, factor=4.0)
-    agree("pi", embedding, 100, base=500.0, k=4, fraction=0.25, drop="low")
-
-
-@pytest.mark.parametrize("length", [100, 512])
-def test_yarn_by_rotations_is_another_ramp_than_theirs(length: int) -> None:
-    """The paper's: it differs from the code where a pair is neither kept nor interpolated."""
-    sizes = {"d_model": 2 * D, "n_heads": 2, "train_len": TRAIN_LEN, "max_len": length}
-    keys = {"factor": length / TRAIN_LEN, "original_max_position_embeddings": TRAIN_LEN}
-    embedding = theirs("yarn", 10000.0, length, **keys)
-    ours = first_layer("yarn", {"pairing": "half"}, **sizes)
-    ratio = ours.frequencies / embedding.inv_freq.double()  # type: ignore[operator]
-    assert (ratio - 1).abs().max() > 0.1
-    assert ours.attention_factor == pytest.approx(embedding.attention_scaling, rel=1e-9)

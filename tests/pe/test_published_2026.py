@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer, fla_naive
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
 from formulas import rotated, sigmoid
 from naive import SLOPES, Sight, attend, content, every_query, plain_value, rope, softplus
 from torch import Tensor
@@ -43,40 +42,6 @@ def test_inkling(choice: dict[str, Any], size: Size) -> None:
     agree("inkling", choice, size, partial(attend, logit=inkling, value=plain_value))
 
 
-@pytest.mark.parametrize("floor", [None, 3])
-def test_inkling_as_transformers(floor: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = pytest.importorskip("transformers.models.inkling.modeling_inkling")
-    heads, width, length = 2, 4, 9
-    config = peer.InklingTextConfig(
-        vocab_size=5, hidden_size=heads * width, num_hidden_layers=1, num_attention_heads=heads,
-        num_key_value_heads=heads, head_dim=width, d_rel=3, rel_extent=5, layer_types=["hybrid"],
-        log_scaling_n_floor=floor, log_scaling_alpha=0.3, attn_implementation="eager",
-    )  # fmt: skip
-    theirs = peer.InklingAttention(config, 0).double()
-    choice = {"width": 3, "extent": 5, "floor": floor or 1, "alpha": 0.3 if floor else 0.0}
-    ours: Any = first_layer("inkling", choice, d_model=heads * width, n_heads=heads)
-    theirs.r_proj.weight.data.copy_(ours.relative.weight)
-    theirs.rel_logits_proj.proj.data.copy_(ours.table)
-    x, seen, eager = torch.randn(2, length, heads * width), {}, peer.eager_attention_forward
-
-    def note(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **given: Any) -> Any:
-        seen.update(q=q, k=k, v=v, **given)
-        return eager(module, q, k, v, mask, **given)
-
-    # Ours gets their queries and keys after the norms. They divide by D, ours by its root.
-    monkeypatch.setattr(peer, "eager_attention_forward", note)
-    mask = torch.zeros(length, length).masked_fill(
-        torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf
-    )
-    expected, _ = theirs(x, mask)
-    growth = 1 + (0.3 * (torch.arange(1.0, length + 1) / floor).clamp(min=1).log() if floor else 0)
-    q = seen["q"] / (growth[:, None] if floor else 1) * seen["scaling"] * math.sqrt(width)
-    got = attend_by_hooks(ours, q, seen["k"], seen["v"], x, sequential(length))
-    got = got.transpose(1, 2).flatten(-2) @ theirs.o_proj.weight.T
-    # They compute weights and growth in float32.
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
-
-
 def grape_m(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     """The matrix exponential itself, of the generator times the distance."""
     first, second = s.own["plane"][h]
@@ -99,34 +64,6 @@ def grape_m(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 def test_grape_m(base: float, width: int, contextual: bool, size: Size) -> None:
     naive = partial(attend, logit=grape_m, value=plain_value)
     agree("grape_m", {"base": base, "contextual": contextual}, size, naive, width=width)
-
-
-def test_the_phase_of_grape_m_is_that_of_the_authors_code() -> None:
-    """Their heads of width 2 turn one pair of features, all at the frequency 1."""
-    ours: Any = first_layer("grape_m", {"base": 1.0, "contextual": True}, d_model=6, n_heads=3)
-    ours.plane.data.copy_(torch.eye(2).expand(3, 2, 2))
-    q, k, v = torch.randn(3, 2, 3, 9, 2)
-    x = torch.randn(2, 9, 6)
-    omega = ((x @ ours.gate.weight[0] + ours.gate.bias) / 16).sigmoid()
-    phi = torch.zeros(2, 9)
-    for t in range(1, 9):
-        phi[:, t] = phi[:, t - 1] + omega[:, t - 1]
-    cos, sin = phi.cos()[:, None], phi.sin()[:, None]
-
-    def turned(y: Tensor) -> Tensor:
-        first, second = y.unbind(-1)
-        return torch.stack((first * cos + second * sin, second * cos - first * sin), -1)
-
-    expected = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
-    got = attend_by_hooks(ours, q, k, v, x, sequential(9))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_first_phase_of_grape_m_grows_alike() -> None:
-    made: Any = build_encodings({**SECTIONS["grape_m"], "contextual": True}, dims())[0]
-    phase = made.phases(torch.randn(1, 5, dims().d_model))
-    # sigmoid(log(expm1(0.001)) / 16)
-    torch.testing.assert_close(phase, 0.39371964 * torch.arange(5.0)[None], rtol=1e-5, atol=0)
 
 
 def test_a_plane_of_two_features_is_the_first_pair_of_rope() -> None:
@@ -226,25 +163,6 @@ def test_wall_starts_without_decay() -> None:
     none = first_layer("none", {})
     both = [attend_by_hooks(encoding, q, k, v, x, sequential(5)) for encoding in (ours, none)]
     torch.testing.assert_close(*both, rtol=0.02, atol=0.02)
-
-
-@pytest.mark.parametrize("length", [1, 13, 40])
-def test_wall_as_flash_linear_attention(length: int) -> None:
-    # Their running sum is a Triton kernel.
-    peer = fla_naive(
-        "wall_attn",
-        constant={"RCP_LN2": 1 / math.log(2)},
-        cumsum={"chunk_global_cumsum": lambda g, cu_seqlens, scale: g.cumsum(1) * scale},
-    )
-    ours: Any = first_layer("wall", {"start": 1}, d_model=12, n_heads=3)
-    q, k, v = torch.randn(3, 2, 3, length, 4).unbind(0)
-    x = torch.randn(2, length, 12)
-    got = attend_by_hooks(ours, q, k, v, x, sequential(length))
-    gates = torch.nn.functional.logsigmoid(ours.gate(x)).unflatten(-1, (3, 4))
-    turned = (t.transpose(1, 2) for t in (q, k, v))
-    expected = peer.naive_wall_attn(*turned, gates, scale=4**-0.5)
-    # They compute in float32.
-    torch.testing.assert_close(got.transpose(1, 2), expected.double(), rtol=1e-4, atol=1e-5)
 
 
 def rove_value(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

@@ -15,9 +15,6 @@ from variants import SECTIONS, dims, scattered
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
-from pe_lab.core.errors import UsageError
-from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
-from pe_lab.pe.rope import RoPE
 from pe_lab.pe.rope_2d import affine_scan
 from pe_lab.store.run_id import identity
 from pe_lab.train.encodings import build_encodings
@@ -157,20 +154,6 @@ def test_frequencies(choice: dict[str, Any], size: Size) -> None:
     agree("rope", choice, size, logit, width=10, train_len=LENGTH)
 
 
-def rotation_of(train_len: int = 16, width: int = 16, **changes: Any) -> Tensor:
-    section = {**SECTIONS["rope"], **changes}
-    (rope,) = build_encodings(
-        section, dims(d_model=width, n_heads=1, n_layers=1, train_len=train_len)
-    )
-    assert isinstance(rope, RoPE)
-    return rope.frequencies
-
-
-def test_plain_rope_is_as_it_was() -> None:
-    expected = 10000 ** (-torch.arange(0, 16, 2, dtype=torch.float64) / 16)
-    assert torch.equal(rotation_of(), expected)
-
-
 def test_runs_of_rope_made_before_keep_their_identity() -> None:
     (config,) = checked_jobs(tiny("pe=rope"))
     (partial_rope,) = checked_jobs(tiny("pe=rope", "pe.fraction=0.5"))
@@ -178,37 +161,3 @@ def test_runs_of_rope_made_before_keep_their_identity() -> None:
     before = {**now, "pe": {k: v for k, v in now["pe"].items() if k not in NEW}}
     assert len(now["pe"]) == len(before["pe"]) + 4
     assert identity(now) == identity(before) != identity(to_dict(partial_rope))
-
-
-def test_partial_rope_as_x_transformers() -> None:
-    """Its ``rotary_emb_dim``: the frequencies of as many features as rotate."""
-    peer = pytest.importorskip("x_transformers.x_transformers")
-    theirs = peer.RotaryEmbedding(8).inv_freq.double()
-    ours = rotation_of(fraction=0.5)
-    torch.testing.assert_close(ours[:4], theirs, rtol=1e-6, atol=0)
-    assert not ours[4:].any()
-
-
-def test_clipped_rope_as_published() -> None:
-    """Its code: linspace(0, pi, n) over the n last pairs."""
-    whole, n = rotation_of(width=32, train_len=128), 10
-    assert int((whole < 2 * math.pi / 128).sum()) == n
-    window = torch.cat((torch.ones(6), (1 + torch.linspace(0, math.pi, n).cos()) / 2))
-    clipped = rotation_of(width=32, train_len=128, clip="soft")
-    torch.testing.assert_close(clipped, whole * window, rtol=1e-12, atol=0)
-    hard = rotation_of(width=32, train_len=128, clip="hard")
-    assert torch.equal(hard, torch.cat((whole[:6], torch.zeros(n))))
-
-
-def test_a_change_at_test_time_does_not_lose_a_key() -> None:
-    """``ntk_fixed`` has no ``fraction``: pairs without a position would rotate."""
-    (whole,), (partial_rope,) = (
-        checked_jobs(tiny("pe=rope", f"pe.fraction={share}")) for share in (1, 0.5)
-    )
-    (spec,) = parse_encodings("ntk_fixed")
-    assert EncodingConfigs().swap(whole, spec).names["pe"] == "ntk_fixed"
-    said = r"trained with fraction=0.5, which pe=ntk_fixed does not have"
-    with pytest.raises(UsageError, match=said):
-        EncodingConfigs().swap(partial_rope, spec)
-    (again,) = parse_encodings("rope:base=500")
-    assert EncodingConfigs().swap(partial_rope, again).pe["fraction"] == 0.5

@@ -270,48 +270,6 @@ def test_where_nothing_is_changed_it_is_rope(
     equal_to_rope(name, choice, 48, dtype)
 
 
-@pytest.mark.parametrize("name", ["rope", "hfwa"])
-def test_logn_bears_on_training_itself(name: str) -> None:
-    """Where no position passes the trained length, too: else the weights would be those without,
-    and what Su's table tells of a model trained with it the same as at test alone."""
-    seen, pos = tokens(2, 24), sequential(24)
-    sections = [
-        {**SECTIONS[name], "logn": logn, "logn_clip": clip}
-        for logn, clip in (("train", None), ("none", None), ("test", None), ("train", True))
-    ]
-    logn, *others = (model(section, train_len=24)(seen, pos) for section in sections)
-    for other in others[1:]:
-        torch.testing.assert_close(other, others[0], rtol=0, atol=0)
-    assert (logn - others[0]).abs().amax() > 1e-3
-
-
-def test_dynamic_ntk_leaves_short_sequences_alone() -> None:
-    sizes = {"train_len": 12, "max_len": 48}
-    rope, dynamic, old = (model(SECTIONS[n], **sizes) for n in ("rope", "dynamic_ntk", "ntk_old"))
-    for length, same in ((7, rope), (12, rope), (48, old)):
-        seen, pos = tokens(2, length), sequential(length)
-        torch.testing.assert_close(dynamic(seen, pos), same(seen, pos), rtol=1e-12, atol=1e-12)
-
-
-def test_the_slowest_pair_rotates_k_times_slower() -> None:
-    sizes = {"d_model": 32, "n_heads": 1, "train_len": 64, "max_len": 512}
-    rope = first_layer("rope", {}, **sizes).frequencies
-    for name in ("pi", "ntk_old", "ntk_fixed", "ntk_mixed", "yarn"):
-        ratio = rope / first_layer(name, {}, **sizes).frequencies  # type: ignore[operator]
-        assert float(ratio[-1]) == pytest.approx(8, rel=1e-12)
-        assert bool((ratio.diff() >= -1e-12).all())
-
-
-def test_limits_of_the_windowed_ones() -> None:
-    """A leak of nothing, and a single group, leave the window's distance."""
-    seen, pos = tokens(2, 48), sequential(48)
-    rectified = model({**SECTIONS["rerope"], "window": 7})(seen, pos)
-    leaky = model({**SECTIONS["leaky_rerope"], "window": 7, "k": 1e12})(seen, pos)
-    grouped = model({**SECTIONS["self_extend"], "window": 7, "group": 48})(seen, pos)
-    torch.testing.assert_close(leaky, rectified, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(grouped, rectified, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("train_len", "max_len", "window", "group"),
     [
@@ -346,20 +304,21 @@ def test_the_window_of_each_layer_of_hfwa() -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("choice", [{}, {"logn": "none", "window": 3}, {"logn": "test"}], ids=str)
-def test_weights_of_hfwa(choice: dict[str, Any], cached: bool) -> None:
+def test_weights_of_hfwa(choice: dict[str, Any]) -> None:
     keys = {**SECTIONS["hfwa"], **choice}
     built = model(keys, d_model=12, n_heads=2)
     pos = scattered(1, 15, 48)
-    window, queries = keys["window"] or 5, 4 if cached else 15
+    window = keys["window"] or 5
     for training in (True, False):
         built.train(training)
         for number, block in enumerate(built.blocks):
             attention: Any = block.attention
             x = torch.randn(1, 15, 12)
-            q, k, inputs = attention.rotate(attention.inputs(x, pos, None, queries), pos, None)
+            inputs = attention.inputs(x, pos, None)
+            q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
             weights = attention.weights(q, k, inputs)[1]
             s = Sight(inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD, x, pos, {}, keys)
-            for h, i in itertools.product(range(2), range(queries)):
+            for h, i in itertools.product(range(2), range(15)):
                 here = s.key_of(i)
                 first = max(0, here - window + 1) if number < 2 else 0
                 exps = torch.zeros(15)

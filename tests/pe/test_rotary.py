@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import SIZES, Size, agree, attend_by_hooks, causal, first_layer
+from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
 from naive import Sight, attend, plain_value, softplus, turned
 from torch import Tensor
 from variants import SECTIONS, dims, scattered, sequential
 
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.fope import start
 from pe_lab.train.encodings import build_encodings
 
 
@@ -128,63 +127,6 @@ def test_xpos_at_its_longest_in_float32(choice: dict[str, Any], fused: bool) -> 
         torch.testing.assert_close(got.double(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_xpos_reaches_as_far_as_it_says() -> None:
-    assert first_layer("xpos", {}).max_len == 29_462
-    # An exponent of 104 ln 2 between the ends, and not one position more.
-    for choice in ({}, {"scale_base": 7.5}, {"gamma": 1e-9}, {"scale_base": 1e-3}):
-        encoding = first_layer("xpos", choice)
-        steepest = float(-encoding.log_z[0])  # type: ignore[operator, index]
-        assert (encoding.max_len - 1) * steepest <= 104 * math.log(2) < encoding.max_len * steepest
-    most = first_layer("xpos", {"gamma": 1e300}).max_len
-    assert most > 10**16
-
-
-@pytest.mark.parametrize("positions", [29_463, 100_000, 10**9])
-def test_xpos_names_a_scale_base_that_is_enough(positions: int) -> None:
-    encoding = first_layer("xpos", {})
-    assert encoding.size_for(29_462) == ("scale_base", 512)
-    key, size = encoding.size_for(positions)
-    reach, less = (first_layer("xpos", {key: s}).max_len for s in (size, size - 1))
-    assert less < positions <= reach
-
-
-def test_xpos_decodes_at_any_position_in_float32() -> None:
-    torch.set_default_dtype(torch.float32)
-    encoding = first_layer("xpos", {}, d_model=8, n_heads=1)
-    q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 4, 8)
-    pos = torch.tensor([[0, 10, 999_999, 1_000_000]])
-    q_rotated, k_rotated = rotated(encoding, q, k, pos[:, 3:], pos)
-    assert (q_rotated @ k_rotated.mT).isfinite().all()
-
-
-@pytest.mark.parametrize("length", [7, 32])
-@pytest.mark.parametrize("peer", ["torchscale", "x_transformers", "rotary_embedding_torch"])
-def test_xpos_as_others(peer: str, length: int) -> None:
-    # Their tables are computed in float32.
-    torch.set_default_dtype(torch.float32)
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 3, 2, length, 8).unbind(0)
-    if peer == "torchscale":
-        module = pytest.importorskip("torchscale.component.xpos_relative_position")
-        theirs = module.XPOS(8)
-        q_other = theirs(q.flatten(0, 1)).view_as(q)
-        k_other = theirs(k.flatten(0, 1), downscale=True).view_as(k)
-    elif peer == "x_transformers":
-        module = pytest.importorskip("x_transformers.x_transformers")
-        angles, scale = module.RotaryEmbedding(8, use_xpos=True).forward_from_seq_len(length)
-        q_other = module.apply_rotary_pos_emb(q, angles, scale)
-        k_other = module.apply_rotary_pos_emb(k, angles, scale**-1)
-    else:
-        module = pytest.importorskip("rotary_embedding_torch")
-        q_other, k_other = module.RotaryEmbedding(dim=8, use_xpos=True).rotate_queries_and_keys(
-            q, k
-        )
-    encoding = first_layer("xpos", {}, d_model=16, n_heads=2)
-    pos = sequential(length)
-    q_rotated, k_rotated = rotated(encoding, q, k, pos, pos)
-    torch.testing.assert_close(q_rotated @ k_rotated.mT, q_other @ k_other.mT, rtol=1e-5, atol=1e-5)
-
-
 def pope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     total = torch.zeros((), dtype=s.q.dtype)
     for c in range(s.width):
@@ -203,22 +145,6 @@ def pope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 @pytest.mark.parametrize("choice", [{}, {"base": 10, "start": "uniform"}], ids=str)
 def test_pope(choice: dict[str, Any], size: Size) -> None:
     agree("pope", choice, size, partial(attend, logit=pope, value=plain_value))
-
-
-@pytest.mark.parametrize("start", ["zero", "uniform"])
-def test_pope_as_x_transformers(start: str) -> None:
-    peer = pytest.importorskip("x_transformers.x_transformers")
-    ours = first_layer("pope", {"start": start}, d_model=16, n_heads=2)
-    theirs = peer.PolarEmbedding(8, 2).double()
-    theirs.learned_bias.data.copy_(ours.get_parameter("phase")[:, None])
-    theirs.inv_freq = 10000 ** (-torch.arange(8) / 8)
-    freqs, bias = theirs(torch.arange(7))
-    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
-    # Their softplus is in float32.
-    rotated = peer.apply_polar_pos_emb(q, freqs), peer.apply_polar_pos_emb(k, freqs + bias)
-    expected = causal((rotated[0] @ rotated[1].mT) / 8**0.5, v)
-    got = attend_by_hooks(ours, q, k, v, torch.randn(2, 7, 16), sequential(7))
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 FOPE_LENGTH = 12
@@ -261,28 +187,6 @@ def fope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 def test_fope(choice: dict[str, Any], size: Size) -> None:
     naive = partial(attend, logit=fope, value=plain_value)
     agree("fope", choice, size, naive, width=8, train_len=FOPE_LENGTH)
-
-
-@pytest.mark.parametrize(("kept", "mixed"), [(3, 3), (6, 4), (8, 4)])
-def test_start_is_that_of_the_published_code(kept: int, mixed: int) -> None:
-    """Noise around a 1 in each column, ceil(kept / mixed) rows further down in each."""
-    matrices = start(200, kept, mixed)
-    step = math.ceil(kept / mixed)
-    expected = torch.zeros(kept, mixed)
-    for column in range(mixed):
-        if column * step < kept:
-            expected[column * step, column] = 1
-    deviation = 0.3 * math.sqrt(2 / (kept * mixed + 200 * mixed))
-    assert (matrices.mean(0) - expected).abs().max() < deviation
-    assert 0.8 < (matrices - expected).std() / deviation < 1.2
-
-
-@pytest.mark.parametrize("normed", [False, True])
-def test_columns_are_divided_by_their_sums_at_the_start_only(normed: bool) -> None:
-    torch.manual_seed(0)
-    encoding = build_encodings({**SECTIONS["fope"], "fourier_norm": normed}, dims(n_layers=1))[0]
-    sums = encoding.get_parameter("cosine").sum(1)
-    assert torch.allclose(sums, torch.ones_like(sums), atol=1e-6) == normed
 
 
 def test_fixed_matrices_are_kept_with_the_weights() -> None:

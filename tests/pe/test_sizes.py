@@ -69,7 +69,7 @@ def test_a_table_of_distances_for_each_layer_or_for_the_model() -> None:
     """cope with combine=relative has one for each layer, the published code one for the model, as
     the combination of both encodings has."""
     alone = build_encodings({**SECTIONS["cope"], "combine": "relative"}, dims())
-    parts = facts.parts({"pe": "cope", "every": 2}, "relative")
+    parts = base_parts({"pe": "cope", "every": 2}, "relative")
     together = build_encodings({**SECTIONS["combined"], "parts": parts}, dims())
     assert (tables(alone), tables(together)) == (3, 1)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from variants import SECTIONS, VARIANTS, Section, model, sequential, tokens
 
-from docs.facts import parts
+from pe_lab.check.base import parts
 from pe_lab.explain.inspect import LayerTrace, trace_attention
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import AttentionInputs
@@ -47,7 +47,7 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
         told = attention.out(mixed.transpose(1, 2).flatten(-2))
         torch.testing.assert_close(told, output, rtol=1e-10, atol=1e-10)
         logits = trace.content_BHTS + trace.position_BHTS
-        again = pe.normalize(logits, inputs.mask_TS)
+        again = attention.normalize(logits, inputs)
         torch.testing.assert_close(again, weights, rtol=1e-10, atol=1e-10)
         q, k = inputs.q_BHTD, inputs.k_BHSD
         content = (q @ k.mT / math.sqrt(q.shape[-1])).where(inputs.mask_TS, 0)
@@ -62,22 +62,6 @@ def test_attention_as_traced_gives_what_the_model_gave(variant: str) -> None:
         ):
             assert values.shape == (2, 2, 12, 12)
             assert bool((values.masked_fill(CAUSAL, 0) == 0).all())
-
-
-def test_nothing_is_left_on_the_model() -> None:
-    built = model(SECTIONS["cope"])
-    with pytest.raises(ZeroDivisionError), trace_attention(built, lambda trace: None):
-        raise ZeroDivisionError
-    assert not any(block.attention._forward_hooks for block in built.blocks)
-
-
-def test_decoding_with_a_cache_is_not_traced() -> None:
-    built = model(SECTIONS["cope"])
-    with (
-        trace_attention(built, lambda trace: None),
-        pytest.raises(ValueError, match="whole sequences"),
-    ):
-        built(tokens(1, 3), sequential(3), built.empty_cache())
 
 
 COPES: dict[str, Section] = {
@@ -119,61 +103,3 @@ def test_gates_and_positions_of_cope(name: str) -> None:
             torch.testing.assert_close(trace.quantities["position"], sums.clamp(max=most))
     assert counted == {"on one layer": 1, "cope-every=3": 1}.get(name, counted)
     assert counted
-
-
-def traced_by(name: str, **changes: Any) -> list[LayerTrace]:
-    return look(model({**SECTIONS[name], **changes}).eval(), tokens(1, 12))[1]
-
-
-def test_what_stick_breaking_tells_makes_its_weights() -> None:
-    for trace in traced_by("stick_breaking"):
-        share = trace.quantities["share"][0]
-        for i in range(12):
-            left = torch.ones(2)
-            for j in reversed(range(i)):
-                torch.testing.assert_close(trace.weights_BHTS[0, :, i, j], share[:, i, j] * left)
-                left = left * (1 - share[:, i, j])
-        assert bool((share.diagonal(dim1=-2, dim2=-1) == 0).all())
-
-
-def forgotten(forget: Tensor) -> Tensor:
-    """(H, T, T) sums of the logarithms from after the key to the query."""
-    kept = torch.zeros(2, 12, 12)
-    for i in range(12):
-        for j in range(i + 1):
-            kept[:, i, j] = forget[:, i, j + 1 : i + 1].log().sum(-1)
-    return kept
-
-
-def test_forget_gates_of_fox_make_its_score() -> None:
-    for trace in traced_by("fox"):
-        kept = forgotten(trace.quantities["forget gate"][0])
-        torch.testing.assert_close(trace.position_BHTS[0], kept)
-
-
-def test_beta_and_forget_gates_of_path() -> None:
-    built = model({**SECTIONS["path"], "forget": True}).eval()
-    with_gates = look(built, tokens(1, 12))[1][0]
-    gate = built.encodings[0].gate
-    assert isinstance(gate, torch.nn.Linear)
-    # Gates that keep all: what is left of the score is the reflections'.
-    gate.weight.data.zero_()
-    gate.bias.data.fill_(50)
-    without = look(built, tokens(1, 12))[1][0]
-    kept = forgotten(with_gates.quantities["forget gate"][0])
-    torch.testing.assert_close(with_gates.position_BHTS[0] - without.position_BHTS[0], kept)
-    beta = with_gates.quantities["beta"][0][:, CAUSAL]
-    assert bool(((beta > 0) & (beta < 2)).all())
-
-
-def test_what_dape_tells_adds_up_to_its_score() -> None:
-    for trace in traced_by("dape"):
-        told = trace.quantities["adjustment"] + trace.quantities["base bias"]
-        torch.testing.assert_close(told, trace.position_BHTS)
-
-
-def test_two_of_a_kind_are_numbered() -> None:
-    section = {**SECTIONS["combined"], "parts": parts("cope", {"pe": "cope", "gates": "values"})}
-    own = look(model(section), tokens(1, 12))[1][0].quantities
-    assert list(own) == ["gate", "position", "gate of part 2", "position of part 2"]
-    assert not torch.equal(own["gate"], own["gate of part 2"])

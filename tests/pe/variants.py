@@ -96,7 +96,7 @@ VARIANTS = every_variant()
 
 def writes(section: Section) -> bool:
     """Whether a token's encoding does not depend on later tokens."""
-    return all(e.whole_sequence is None for e in build_encodings(section, dims()))
+    return not any(e.whole_sequence for e in build_encodings(section, dims()))
 
 
 def decoded(built: Transformer, seen: torch.Tensor, pos: torch.Tensor, first: int) -> torch.Tensor:
