@@ -88,7 +88,8 @@ class GAUConfig(DecoderConfig):
                 "updates its state from the input of each layer's feed-forward, which a gated "
                 "attention unit does not have: set model.n_layers=1 or model=transformer"
             )
-        if "values" in encoding.hooks() and self.width != self.head_width:
+        by_values = any(getattr(m, "gates", None) == "values" for m in encoding.modules())
+        if ("values" in encoding.hooks() or by_values) and self.width != self.head_width:
             return (
                 f"needs values as wide as keys, and they are {self.width} and {self.head_width} "
                 f"wide: set model.head_width={self.width}"

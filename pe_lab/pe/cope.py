@@ -167,10 +167,6 @@ def _check(
             "share_layers=false",
         ),
         (
-            gates == "values" and dims.head_width is not None,
-            "gates=values needs values as wide as keys, which this model has not: set gates=keys",
-        ),
-        (
             combine == "alibi_slope" and position == "mlp",
             "position=mlp has no effect with combine=alibi_slope, which multiplies the "
             "position by a slope: set position=table or another combine",

@@ -302,7 +302,6 @@ def test_the_window_of_each_layer_of_hfwa() -> None:
     assert [e.window for e in given] == [5, 5, None]
 
 
-@pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("choice", [{}, {"logn": "none", "window": 3}, {"logn": "test"}], ids=str)
 def test_weights_of_hfwa(choice: dict[str, Any]) -> None:
     keys = {**SECTIONS["hfwa"], **choice}

@@ -8,7 +8,7 @@ import torch
 from agreement import first_layer
 from variants import SECTIONS, assert_refused, dims
 
-from docs import facts
+from pe_lab.check import base
 from pe_lab.cli.train import checked_jobs
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import normalize
@@ -69,7 +69,7 @@ def test_a_table_of_distances_for_each_layer_or_for_the_model() -> None:
     """cope with combine=relative has one for each layer, the published code one for the model, as
     the combination of both encodings has."""
     alone = build_encodings({**SECTIONS["cope"], "combine": "relative"}, dims())
-    parts = base_parts({"pe": "cope", "every": 2}, "relative")
+    parts = base.parts({"pe": "cope", "every": 2}, "relative")
     together = build_encodings({**SECTIONS["combined"], "parts": parts}, dims())
     assert (tables(alone), tables(together)) == (3, 1)
 
