@@ -1,13 +1,12 @@
 """Sweeps over worker processes: the same numbers, and what a signal and a kill leave."""
 
 import os
-import pickle
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from program import Here, command, rows, start, state, tiny
 from suites import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
-from pe_lab.core.errors import HeldError, Interrupted, RunError
+from pe_lab.core.errors import RunError
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps import jobs
-from pe_lab.sweeps.jobs import MAX_KILLS, Job, Progress, closing_table, launch_all
+from pe_lab.sweeps.jobs import MAX_KILLS, Job, closing_table, launch_all, progress_line
 
 
 @pytest.mark.extended
@@ -53,7 +52,7 @@ def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: i
     assert run.status == 128 + signum
     assert not [pid for pid in pool if alive(pid)]
     out = (tmp_path / "stdout").read_text()
-    states = sorted(row[2].partition(" at")[0] for row in table(out))
+    states = sorted(row[2].partition(":")[0] for row in table(out))
     assert states == ["interrupted", "interrupted", "not begun", "not begun"]
     assert "run the same command to continue" in out
     for folder in folders(tmp_path).values():
@@ -82,13 +81,13 @@ def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: 
         signal.sigtimedwait([], 0.1)
         deadline -= 1
     assert not [pid for pid in pool if alive(pid)]
-    assert sorted(state(f)["state"] for f in folders(tmp_path).values()) == ["interrupted"] * 2
+    assert all(RunFolder(folder).killed() for folder in folders(tmp_path).values())
 
 
 IDLE = """
 import os, signal, sys
 from joblib.externals.loky import get_reusable_executor
-from pe_lab.core.signals import begin_worker
+from pe_lab.experiment.signals import begin_worker
 pool = get_reusable_executor(1, timeout=300, initializer=begin_worker, initargs=(os.getpid(),))
 print(pool.submit(os.getpid).result(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -103,13 +102,6 @@ def test_a_worker_without_a_job_ends_with_its_launcher() -> None:
     while alive(int(launcher.stdout)):
         assert time.monotonic() < until, "it waits"
         time.sleep(0.05)
-
-
-@pytest.mark.parametrize("error", [Interrupted(15), HeldError("held"), RunError("failed")])
-def test_what_a_worker_raises_can_be_sent(error: BaseException) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error)
-    assert again.args == error.args
 
 
 GROWING = """\
@@ -152,7 +144,7 @@ def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -
     jobs = [job(number, tmp_path) for number in (1, 2, 3, 4)]
     rounds = []
 
-    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+    def launch(batch: Sequence[Job]) -> None:
         rounds.append([one.number for one in batch])
         for one in batch[:2]:
             one.folder.make()
@@ -175,7 +167,7 @@ def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -
 def test_a_job_that_gets_further_each_time_is_not_abandoned(tmp_path: Path) -> None:
     (one,) = jobs = [job(1, tmp_path)]
 
-    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+    def launch(batch: Sequence[Job]) -> None:
         one.folder.make()
         one.folder.set_status("running", one.step() + 1, 9)
         if one.step() < 9:
@@ -189,7 +181,7 @@ def test_a_job_that_gets_further_each_time_is_not_abandoned(tmp_path: Path) -> N
 def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
     rounds = []
 
-    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
+    def launch(batch: Sequence[Job]) -> None:
         rounds.append(batch)
         raise BrokenProcessPool
 
@@ -198,77 +190,20 @@ def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
     assert len(rounds) == MAX_KILLS
 
 
-def test_a_held_folder_is_tried_again_at_the_end(tmp_path: Path) -> None:
-    jobs = [job(number, tmp_path) for number in (1, 2)]
-    rounds = []
-
-    def launch(batch: Sequence[Job], wait_for_locks: bool) -> None:
-        rounds.append(([one.number for one in batch], wait_for_locks))
-        for one in batch:
-            one.returned = (
-                ("failed", "fine") if wait_for_locks or one.number == 2 else ("held", "by another")
-            )
-
-    launch_all(jobs, launch)
-    assert rounds == [([1, 2], False), ([1], True)]
-    assert jobs[0].returned == ("failed", "fine")
-
-
-@pytest.fixture
-def job_of(tmp_path: Path) -> Callable[..., Job]:
-    def make(number: int) -> Job:
-        folder = RunFolder(tmp_path / "runs" / "flipflop" / "rope" / f"seed{number}-00000000")
-        return Job(number, [], {}, f"rope seed {number}", folder, False, steps=400)
-
-    return make
-
-
-def at_step(job: Job, state: str, step: int) -> None:
-    """The folder of a run with rows up to this step."""
-    job.folder.make()
-    job.folder.set_status(state, 0, 400)
-    rows = (f'{{"step": {n}, "train/loss": 0.5}}\n' for n in range(20, step + 1, 20))
-    job.folder.metrics.write_text("".join(rows) + '{"step": 99')
-
-
-def test_jobs_done_running_left_and_the_time_to_go(
-    job_of: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = [job_of(number) for number in range(1, 6)]
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    shown = Progress(jobs, total=7)
-    assert shown.line() == "2 of 7 jobs done, 5 left"
-    at_step(jobs[0], "finished", 400)
-    at_step(jobs[1], "running", 240)
-    at_step(jobs[2], "running", 160)
-    jobs[3].returned = ("held", "by another process")
-    now += 80
-    # 800 steps in 80 s; 160 + 240 + 400 are left.
-    assert shown.line() == (
-        "4 of 7 jobs done, 2 running (rope seed 2, step 240 of 400; rope seed 3, step 160 of 400), "
-        "1 left, about 80 s to go"
-    )
-
-
-def test_steps_of_an_earlier_start_do_not_count_as_fast(
-    job_of: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, (one,) = 1000.0, (job_of(1),)
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    at_step(one, "interrupted", 200)
-    one.status_before = one.status()
-    shown = Progress([one], total=1)
-    at_step(one, "running", 300)
-    now += 100
-    assert shown.line().endswith("step 300 of 400), 0 left, about 2 min to go")
+def test_the_line_of_progress_counts_jobs_and_the_time_to_go(tmp_path: Path) -> None:
+    made = [job(number, tmp_path) for number in range(1, 6)]
+    for one, state_now, step in zip(made, ("finished", "running", "running"), (9, 6, 3), strict=False):
+        one.steps = 9
+        one.folder.make()
+        one.folder.set_status(state_now, step, 9)
+    made[3].returned = ("held", "by another process")
+    made[3].steps = made[4].steps = 9
+    # 18 steps in 80 s; 27 are left.
+    line = progress_line(made, 7, 0, 80.0)
+    assert line == "4 of 7 jobs done, 2 running, 1 left, about 2 min to go"
 
 
 def test_a_sweep_prints_its_line(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LINE_INTERVAL_S", 0.1)
     out = here("-m", *tiny("seed=0,1", "train.steps=60")).out
-    lines = [line for line in out.splitlines() if " jobs done, " in line]
-    assert any(re.match(r"[01] of 2 jobs done, 1 running \(flipflop none seed [01], step", x)
-               for x in lines)  # fmt: skip
-    assert any(re.search(r", about \d+ s to go$", line) for line in lines)
-    assert not any(line.startswith("2 of 2") for line in lines)
+    assert re.search(r"^[01] of 2 jobs done, 1 running, [01] left", out, re.M)

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from hydra.experimental.callback import Callback as HydraCallback
 from program import Here, start, state, succeeded, tiny
 from suites import folders, written
 
 from pe_lab.experiment.environment import environment, prepare
-from pe_lab.results.table import read_runs
 
 
 def table(out: str) -> list[list[str]]:
@@ -63,44 +61,6 @@ def test_every_job_is_reported_and_only_what_is_missing_is_done(here: Here, tmp_
     changed = {p.parent for p, time in before.items() if p.stat().st_mtime_ns != time}
     assert {state(folder)["state"] for folder in changed} == {"failed"}
     assert again.out.count("finished, in_domain") == 0
-
-
-def test_the_closing_lines_answer_which_encoding_generalises(here: Here, tmp_path: Path) -> None:
-    words = ("pe=none,rope", "seed=0,1", "train.steps=3", "train.warmup=1")
-    out = here("-m", *tiny(*words)).out
-    runs = read_runs(tmp_path / "runs")
-    means = {(row["pe"], str(row["seed"])): row["ood/error"] for row in runs.iter_rows(named=True)}
-    shown = {(row[1], row[2]): float(row[5]) for row in table(out)}
-    assert shown == pytest.approx({k: 100 * v for k, v in means.items()}, abs=0.06)
-    assert len(re.findall(r"finished, in_domain [\d.]+ %, OOD mean [\d.]+ %", out)) == 4
-    (title,) = (n for n, line in enumerate(out.splitlines()) if "flipflop: error in %" in line)
-    head, _, *rows = out.splitlines()[title + 1 :][:4]
-    assert head.split() == [
-        "encoding",
-        "n",
-        "in_domain",
-        "sparse",
-        "dense",
-        *head.split()[5:-2],
-        "OOD",
-        "mean",
-    ]
-    order = sorted(("none", "rope"), key=lambda pe: means[pe, "0"] + means[pe, "1"])
-    assert [row.split()[:2] for row in rows] == [[pe, "2"] for pe in order]
-    assert all(re.search(r" [012]/2‡? [\d.]+ .*\d ?± ?\d", row) for row in rows)
-    pe, seed = min(means, key=lambda job: means[job])
-    (best,) = (tmp_path / "runs").glob(f"flipflop/{pe}/seed{seed}-*")
-    assert out.splitlines()[-3:] == [
-        "look at it: pe-lab results",
-        "            pe-lab report",
-        f"            pe-lab inspect run={best.relative_to(tmp_path)}",
-    ]
-    elsewhere = here("-m", *tiny("runs_dir=other", "seed=0,1", "train.steps=1")).out
-    assert "look at it: pe-lab results runs_dir=other\n" in elsewhere
-    assert "            pe-lab report runs_dir=other\n" in elsewhere
-    alone = here(*tiny("seed=5", "train.steps=1")).out
-    assert "look at it: pe-lab results\n" in alone
-    assert "            pe-lab inspect run=runs/flipflop/none/seed5-" in alone
 
 
 @pytest.fixture
@@ -156,29 +116,6 @@ def test_numbers_without_a_meaning(here: Here, tmp_path: Path, word: str) -> Non
     assert not folders(tmp_path)
 
 
-SEEN: list[str] = []
-"""What Hydra called the callback below for."""
-
-
-class Callback(HydraCallback):
-    def on_multirun_start(self, config: Any, **rest: Any) -> None:
-        SEEN.append("start")
-
-    def on_job_end(self, config: Any, job_return: Any, **rest: Any) -> None:
-        SEEN.append("job")
-
-    def on_multirun_end(self, config: Any, **rest: Any) -> None:
-        SEEN.append("end")
-
-
-def test_callbacks_of_hydra_are_called(here: Here) -> None:
-    SEEN.clear()
-    words = tiny("seed=0,1", "train.steps=3", "train.warmup=1")
-    mine = f"+hydra.callbacks.mine._target_={__name__}.Callback"
-    assert here("-m", *words, mine).status == 0
-    assert SEEN == ["start", "job", "job", "end"]
-
-
 ENCODING = """
 import sys
 from pe_lab.pe.none import NoPE
@@ -208,7 +145,7 @@ def test_an_encoding_that_calls_sys_exit(
     ]  # fmt: skip
     (folder,) = tmp_path.glob("runs/flipflop/leaving/seed*")
     assert state(folder)["state"] == "failed"
-    assert state(folder)["error"].startswith("the run called sys.exit(0), see ")
+    assert state(folder)["error"].startswith("the run called sys.exit(0)")
     assert "SystemExit" in (folder / "log.txt").read_text()
 
 
@@ -236,12 +173,6 @@ def test_a_folder_that_another_process_writes(
     assert f"is being written by process {first.process.pid}" in " ".join(ended.out.split())
     assert first.status == -signal.SIGKILL
     assert here("-m", *words, "seed=0,1,2").status == 0
-
-
-def test_after_force_the_line_goes_on_without_it(here: Here) -> None:
-    failing = ("train.lr=1e30", "train.clip=null", "force=true")
-    ended = here("-m", *tiny("seed=0,1", *failing))
-    assert ended.err.endswith("the same command without force=true runs only what is missing\n")
 
 
 def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,14 +136,14 @@ def _execute(
             raise
         except (Exception, SystemExit) as error:
             logger.debug("the run failed", exc_info=True)
+            # SystemExit would end the whole sweep, with exit code 0 even as a success.
+            said = f"the run called sys.exit({error})"
+            failure = error if isinstance(error, Exception) else RunError(said)
             # A full disk refuses this too; the first failure is the one to report.
             with suppress(RunError):
-                machine = by_machine(error)
-                folder.set_status("failed", trainer.step, steps, sentence(error), machine)
-            if isinstance(error, SystemExit):
-                # It would end the whole sweep, with exit code 0 even as a success.
-                raise RunError(f"the run called sys.exit({error.code})") from error
-            raise
+                machine = by_machine(failure)
+                folder.set_status("failed", trainer.step, steps, sentence(failure), machine)
+            raise failure from error.__cause__
         # A signal that came too late to stop this run still stops the sweep.
         late = stopping()
     if late is not None:
