@@ -14,7 +14,7 @@ from wandb.util import get_core_path
 
 from pe_lab.core.tracker import TrackedRun
 from pe_lab.experiment.tracking import Tracking
-from pe_lab.store.metrics_log import read_metrics
+from pe_lab.store.run_folder import RunFolder
 
 RUN_ID = "flipflop-cope-seed0-01234567"
 CONFIG: dict[str, Any] = {
@@ -100,17 +100,16 @@ def keys(**changes: Any) -> dict[str, Any]:
 
 def tracked(folder: Path, *overrides: str, sweep: str | None = None, **changes: Any) -> TrackedRun:
     """A run in this folder with the rows of its metrics.jsonl."""
-    metrics = folder / "metrics.jsonl"
-    rows = read_metrics(metrics) if metrics.exists() else []
-    facts = {"git_revision": "0123abcd" * 5}
-    run = TrackedRun(folder, RUN_ID, CONFIG, overrides, sweep, facts, rows, SPLITS)
+    facts = {"git_revision": "0123abcd" * 5, "sweep": sweep}
+    rows = RunFolder(folder).rows()
+    run = TrackedRun(folder, RUN_ID, CONFIG, overrides, facts, rows, SPLITS)
     return replace(run, **changes)
 
 
 def started(folder: Path, *, mode: str = "offline", wait: float = 20, **changes: Any) -> Tracking:
     """A run in ``folder`` tracked by wandb, with a short limit on wandb's start."""
     section = {
-        "_target_": "pe_lab.experiment.trackers.wandb.WandbTracker",
+        "_target_": "pe_lab.experiment.wandb.WandbTracker",
         "wandb": keys(mode=mode, init_timeout=wait, **changes),
     }
     run = tracked(folder, "task=flipflop", "model.d_model=128", sweep="sweep-1")

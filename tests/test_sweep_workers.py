@@ -192,7 +192,9 @@ def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
 
 def test_the_line_of_progress_counts_jobs_and_the_time_to_go(tmp_path: Path) -> None:
     made = [job(number, tmp_path) for number in range(1, 6)]
-    for one, state_now, step in zip(made, ("finished", "running", "running"), (9, 6, 3), strict=False):
+    for one, state_now, step in zip(
+        made, ("finished", "running", "running"), (9, 6, 3), strict=False
+    ):
         one.steps = 9
         one.folder.make()
         one.folder.set_status(state_now, step, 9)

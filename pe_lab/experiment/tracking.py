@@ -57,6 +57,7 @@ class Tracking:
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
         """End the run; ``summary`` is that of a finished one."""
         self._call("finish", summary, exit_code)
+        self._tracker = None
 
     def _call(self, method: str, *arguments: Any) -> None:
         """Call a method of the tracker within its seconds, if no call has failed yet."""
