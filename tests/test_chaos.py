@@ -3,17 +3,14 @@ half a minute of it."""
 
 import errno
 import os
-import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from program import ROOT
 
-from tests.chaos import corruption
 from tests.chaos.case import Case, Violation, check
 from tests.chaos.preload import build
 from tests.chaos.warm import FAULTS, Ended
@@ -79,31 +76,6 @@ def test_violations(status: int, output: str, orphans: tuple[str, ...], message:
 
 def test_what_is_no_violation() -> None:
     check(Ended((), 2, "pe-lab: seed=x is not allowed: set it to a number", 0.0, 0, ()), (0, 1, 2))
-
-
-@pytest.mark.extended
-def test_corrupted_files_are_named_refused_or_without_effect(tmp_path: Path) -> None:
-    found = corruption.campaign(2 * len(corruption.KINDS), 3, tmp_path)
-    assert {kind for kind, _, _ in found} == {*corruption.KINDS}
-    assert [done for _, done, outcome in found if outcome == "violation"] == []
-    assert sum(outcome == "named" for _, _, outcome in found) >= len(corruption.KINDS)
-
-
-def test_the_corruption_run_sees_what_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pe_lab.results.reader.misplaced_folders", lambda runs_dir: [])
-    world = corruption.make_world(tmp_path / "world")
-
-    def moved(runs: Sequence[Path], rng: random.Random) -> tuple[list[Path], str]:
-        return [runs[1], runs[1].rename(runs[1].with_name("mine"))], "renamed"
-
-    monkeypatch.setitem(corruption.KINDS, "folders renamed", moved)
-    done, outcome = corruption.attack(
-        world, tmp_path / "place", "folders renamed", random.Random(0)
-    )
-    assert outcome == "violation"
-    assert "results shows other numbers or none for cope 0, without a word" in done
 
 
 @pytest.mark.extended

@@ -1,0 +1,117 @@
+"""A damaged run is one sentence that names it, and never stops a command for the others."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made import edit_summary
+from program import Here, assert_refused, ran, succeeded, tiny
+
+from pe_lab.experiment.load_run import load
+from pe_lab.store.run_folder import run_folders
+
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ran(tmp_path_factory, tiny("-m", "pe=none,rope", "train.steps=2", "train.warmup=1"))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """One of two runs in runs/ of the current folder; the other one stays as it is."""
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    return next((tmp_path / "runs" / "flipflop" / "rope").glob("seed0-*"))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def write_other_json(path: Path) -> None:
+    path.write_text("[1]\n")
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES = (cut, flip_a_bit, empty, write_other_json, make_a_folder)
+FILES = ("summary.json", "checkpoint.pt", "metrics.jsonl", "config.yaml", "environment.json")
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_named_and_hides_no_other_run(
+    here: Here, run: Path, name: str, damage: Damage
+) -> None:
+    damage(run / name)
+    ended = here("runs", "check=true")
+    if (name, damage) != ("summary.json", Path.unlink):
+        assert_refused(ended, "1 of 2 runs damaged", status=1)
+        assert f"{run.relative_to(Path.cwd())}/{name} " in ended.out
+    shown = succeeded(here("results", "format=csv"))
+    assert "none" in shown.out
+    if name == "summary.json" and damage is not Path.unlink:
+        assert "rope" not in shown.out
+        assert f"{run.name}/summary.json cannot be read" in shown.out + shown.err
+        # A sweep goes on beside it, and training it again refuses.
+        again = here(*tiny("-m", "pe=rope", "seed=0,1", "train.steps=2", "train.warmup=1"))
+        assert again.status == 1
+        assert "force=true" in " ".join((again.out + again.err).split())
+        assert len(list(run.parent.glob("seed1-*/summary.json"))) == 1
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("name", ["status.json", "checkpoint.pt", "metrics.jsonl"])
+def test_an_unfinished_run_is_resumed_from_what_is_whole_or_not_at_all(
+    here: Here, run: Path, name: str, damage: Damage
+) -> None:
+    (run / "summary.json").unlink()
+    damage(run / name)
+    ended = here(*tiny("pe=rope", "train.steps=2", "train.warmup=1"))
+    if name == "status.json" and damage is not make_a_folder:
+        assert ended.status == 0
+    else:
+        assert_refused(ended, name, status=1)
+    assert succeeded(here("results")).out
+
+
+def test_the_record_of_another_run_is_refused(here: Here, run: Path) -> None:
+    other = next(run.parent.parent.glob("none/seed0-*"))
+    shutil.copy(other / "summary.json", run / "summary.json")
+    assert_refused(here("runs", "check=true"), "1 of 2 runs damaged", status=1)
+
+
+def test_a_folder_that_was_renamed_is_still_a_run(run: Path) -> None:
+    best = run.rename(run.with_name("best"))
+    assert load(best).summary["identity"] == run.name[-8:]
+    assert [folder.path.parent.name for folder in run_folders(run.parents[2])] == ["none"]
+
+
+def test_what_version_0_2_wrote_is_read(here: Here, run: Path) -> None:
+    """Its starts had fewer keys, and its summary no lineage."""
+    edit_summary(run, lambda summary: summary.pop("lineage"))
+    starts = json.loads((run / "environment.json").read_text())
+    for key in ("sweep", "git_dirty", "lineage", "code"):
+        starts[0].pop(key, None)
+    (run / "environment.json").write_text(json.dumps(starts))
+    edit_summary(run, lambda summary: summary["digests"].pop("environment.json"))
+    line = tiny("pe=rope", "train.steps=2", "train.warmup=1")
+    assert "is finished already" in succeeded(here(*line)).out
+    assert "nothing is damaged" in succeeded(here("runs", "check=true")).out
+    assert load(run).summary["pe"] == "rope"
