@@ -11,11 +11,11 @@ import polars as pl
 from pe_lab.explain.cells import Cell as Diagnosed
 from pe_lab.report.charts import CONFIG, Chart, Spec, specification
 from pe_lab.report.html import rendered
-from pe_lab.report.tables import NOT_RUN, UNLEARNED, Cell, Column, Grid, Row, of_grid
 from pe_lab.suite.scores import Scores
-from pe_lab.suite.tables import Places, count_text, places_on, task_table
+from pe_lab.suite.tables import Places, entries_table, places_on, task_table
 
 GENERATOR = "pe-lab leaderboard"
+NOT_RUN, UNLEARNED = "missing", "unlearned"
 LIGHT, DARK = "#e8f0f8", "#08306b"
 """The colours of success rates 0 and 100 %."""
 BRIGHT = 0.6
@@ -44,7 +44,12 @@ def leaderboard_page(
         title=f"Which encoding generalises? Suite {suite.version}",
         made=datetime.now().astimezone(),
         command=command,
-        overview=_grid(scores, tasks, why),
+        overview=entries_table(scores, tasks),
+        heat=Chart(
+            "Success rates",
+            "k of n seeds, in %, for each encoding and task.",
+            heat_map(scores, tasks),
+        ),
         columns={name: column.words for name, column in suite.columns.items()},
         entries=dict.fromkeys(base for base, _ in _rows(scores, tasks)),
         tasks=[(task, task_table(scores, task, why), _seeds(scores, task)) for task in tasks],
@@ -61,36 +66,6 @@ def _rows(scores: Scores, tasks: Sequence[str]) -> list[tuple[str, str]]:
         for key, row in of.items():
             rates.setdefault(key, []).append(row["k"] / row["n"])
     return sorted(rates, key=lambda key: (-len(rates[key]), -sum(rates[key])))
-
-
-def _grid(scores: Scores, tasks: Sequence[str], why: Mapping[tuple[str, str], Diagnosed]) -> Grid:
-    places = {task: places_on(scores, task) for task in tasks}
-    suite = scores.suite
-    columns = [Column(t, link=f"task-{t}", group=suite.tasks[t].family) for t in tasks]
-    rows = []
-    for base, column in _rows(scores, tasks):
-        entry = suite.named(base, column) or base
-        cells = [_cell(places[task].get((base, column)), why.get((task, entry))) for task in tasks]
-        yours = any(row["yours"] for of in places.values() if (row := of.get((base, column))))
-        rows.append(Row(entry + " (yours)" * yours, "", cells))
-    return Grid(
-        f"Seeds that generalise to every scored split, suite {suite.version}",
-        "Below k/n: its 95 % interval in %. Grey: fewer than half of the seeds learn the task. "
-        "Hatched: not run.",
-        "entry",
-        columns,
-        rows,
-    )
-
-
-def _cell(row: Mapping[str, Any] | None, why: Diagnosed | None) -> Cell:
-    if row is None:
-        return Cell("", kind=NOT_RUN, title="not run")
-    rate, below = row["k"] / row["n"], f"[{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
-    title = why.sentence if why else ""
-    if 2 * row["learned"] < row["n"]:
-        return Cell(count_text(row), below, kind=UNLEARNED, order=rate, title=title)
-    return Cell(count_text(row), below, round(rate, 3), order=rate, title=title)
 
 
 def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Spec:
@@ -112,7 +87,7 @@ def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) 
         if sum(any((base, part) in of for part in parts) for of in places.values()) >= least
     ]
     values = [
-        {"row": base, "column": task, "group": families[task], "part": part,
+        {"entry": base, "task": task, "group": families[task], "part": part,
          **_part(places[task], base, part)}
         for base, task, part in product(bases, tasks, parts)
     ]  # fmt: skip
@@ -126,7 +101,11 @@ def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) 
     )
     title = alt.TitleParams(lines, anchor="start", fontWeight="normal", fontSize=12)
     spec = specification(chart.resolve_scale(x="independent").properties(title=title), values)
-    return of_grid(spec, {*bases}, len(tasks))
+    axis = {"domain": False, "ticks": False, "labelFontSize": 12, "grid": False}
+    # Room for a font that is wider than the one the picture is made for.
+    padding = {"left": 5 + max(map(len, bases), default=0), "right": 35, "top": 5, "bottom": 5}
+    config = {"background": "#fff", "font": "inherit", "view": {"stroke": None}, "axis": axis}
+    return spec | {"padding": padding, "config": config}
 
 
 def _part(places: Places, base: str, part: str) -> dict[str, Any]:
@@ -145,9 +124,9 @@ def _layers(tasks: Sequence[str], names: Sequence[str], parts: Sequence[str]) ->
     top = alt.Axis(orient="top", labelAngle=0, labelFontSize=10)
     shade = alt.Scale(domain=[0, 1], range=[LIGHT, DARK])
     cells = alt.Chart().encode(
-        x=alt.X("column:N", sort=list(tasks), title=None, axis=top, scale=alt.Scale(padding=0.04)),
+        x=alt.X("task:N", sort=list(tasks), title=None, axis=top, scale=alt.Scale(padding=0.04)),
         xOffset=alt.XOffset("part:N", sort=list(parts)),
-        y=alt.Y("row:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=600)),
+        y=alt.Y("entry:N", sort=list(names), title=None, axis=alt.Axis(labelLimit=600)),
     )
     white = f"datum.kind === '' && datum.share >= {BRIGHT}"
     ink = alt.condition(white, alt.value("#fff"), alt.value("#222"))

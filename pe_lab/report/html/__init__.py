@@ -48,19 +48,8 @@ def templates(package: str) -> Environment:
         lstrip_blocks=True,
         finalize=lambda v: v if isinstance(v, Markup) or not isinstance(v, str) else printable(v),
     )
-    environment.filters["packed"] = packed
     environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
     return environment
-
-
-def packed(spec: dict[str, Any]) -> dict[str, Any]:
-    """The specification with the rows of its data as lists, a third of the size; page.js unpacks
-    them."""
-    tables: dict[tuple[str, ...], list[list[Any]]] = {}
-    for row in spec["data"]["values"]:
-        tables.setdefault(tuple(row), []).append([*row.values()])
-    found = [{"columns": columns, "rows": rows} for columns, rows in tables.items()]
-    return spec | {"data": {"tables": found}}
 
 
 @cache

@@ -13,12 +13,9 @@
     spec.config.legend = { ...spec.config.legend, columns: Math.max(1, Math.floor(room / 230)) };
   }
 
-  // The rows of a chart are lists, with the names of their columns once.
-  function unpack(spec) {
-    if (!spec.data?.tables) return;
-    const named = ({ columns, rows }) =>
-      rows.map((row) => Object.fromEntries(row.map((value, n) => [columns[n], value])));
-    spec.data = { values: spec.data.tables.flatMap(named).filter(form ? chosen : () => true) };
+  // Of the leaderboard's charts, the rows that its filters choose.
+  function pick(spec) {
+    if (form && Array.isArray(spec.data?.values)) spec.data.values = spec.data.values.filter(chosen);
   }
 
   const specs = new WeakMap();
@@ -26,7 +23,7 @@
   async function draw(box) {
     if (!specs.has(box)) specs.set(box, box.querySelector("script").textContent);
     const spec = JSON.parse(specs.get(box));
-    unpack(spec);
+    pick(spec);
     fit(spec, box.clientWidth);
     await vegaEmbed(box, spec, options);
     box.dataset.drawn = "true";
