@@ -22,7 +22,7 @@ from pe_lab.models.config import Vocabulary
 from pe_lab.models.transformer import TransformerConfig
 from pe_lab.tasks.flipflop import FlipFlop
 from pe_lab.train.encodings import build_encodings
-from pe_lab.train.optimizer import make_optimizer
+from pe_lab.train.optimizer import Adam
 from pe_lab.train.trainer import summed_loss
 
 SIZES = {
@@ -85,7 +85,7 @@ def flipflop(length: int, batch: int, counted: str) -> Batch:
 
 def training_step(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], None]:
     """A whole training step on a batch, given the positions that count."""
-    optimizer = make_optimizer(cfg, model.parameters())
+    optimizer = Adam(cfg, model.parameters())
     model.train()
 
     def step(batch: Batch, counted: Bools) -> None:
@@ -93,9 +93,8 @@ def training_step(cfg: TrainConfig, model: Model) -> Callable[[Batch, Bools], No
         with torch.autocast("cpu", torch.bfloat16, enabled=cfg.precision == "bfloat16"):
             loss = summed_loss(model, batch, counted, pos)
         torch.autograd.backward(loss / int(counted.sum()))
-        optimizer.clip(cfg.clip)
+        optimizer.clip()
         optimizer.step(cfg.lr)
-        optimizer.zero_grad()
 
     return step
 

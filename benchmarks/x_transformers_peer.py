@@ -68,7 +68,8 @@ def step(encoding: str, size: str, length: int, batch: int, dropout: float) -> B
     tokens, targets = torch.from_numpy(data.tokens), torch.from_numpy(data.targets)
 
     cfg = config.train
-    weights, keys = model.parameters(), cfg.optimizer_keys
+    weights = model.parameters()
+    keys = {"betas": cfg.betas, "weight_decay": cfg.weight_decay}
     optimizer = torch.optim.AdamW(weights, cfg.lr, **keys, fused=True)
     model.train()
 

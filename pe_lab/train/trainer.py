@@ -6,8 +6,7 @@ Shape letters: B batch, T tokens.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,18 +25,16 @@ from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import TrainData
 from pe_lab.train.measure import Evaluator
-from pe_lab.train.optimizer import learning_rate, make_optimizer
+from pe_lab.train.optimizer import Adam, learning_rate
 from pe_lab.train.plan import Plan
 
+STATE = ("step", "loss_sum", "loss_steps", "last_loss", "measured_at", "below", "seconds")
+"""The numbers of a trainer that a checkpoint holds."""
 
-@dataclass(frozen=True)
-class Microbatch:
-    """One of the ``train.accumulate`` parts of a training step's batch.
 
-    Args:
-        counted: True at the positions of the loss, (B, T).
-        pos: (1 or B, T).
-    """
+class Microbatch(NamedTuple):
+    """One of the ``train.accumulate`` parts of a step's batch; ``counted`` (B, T) is True at the
+    positions of the loss, ``pos`` is (1 or B, T)."""
 
     batch: Batch
     counted: Bools
@@ -80,16 +77,12 @@ class Trainer:
         self.folder, self.stopping = folder, stopping
         self.device = device
         self.model = plan.model().to(device)
-        self.optimizer = make_optimizer(self.config, self.model.parameters())
+        self.optimizer = Adam(self.config, self.model.parameters())
         self.data = TrainData(plan.task, plan.config.seed, self.config.batch_size)
         self.positions_rng = generator(plan.config.seed, "train positions", 0)
         self.evaluator = Evaluator(plan, self.model, sets, self._poll)
-        self.step = 0
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.loss_steps = 0
-        self.last_loss = math.nan
-        self.measured_at = 0
-        self.below = 0
+        self.step = self.measured_at = self.below = 0
+        self.loss_sum, self.loss_steps, self.last_loss = 0.0, 0, math.nan
         self.seconds = 0.0
         self.metrics_mark: tuple[int, str | None] = 0, None
         self.checkpoint_digest = ""
@@ -103,10 +96,9 @@ class Trainer:
         state = checkpoint.load(self.folder.checkpoint, self.folder.identity)
         try:
             self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            for name in ("step", "loss_steps", "last_loss", "measured_at", "below", "seconds"):
+            self.optimizer.load_state(state["optimizer"])
+            for name in STATE:
                 setattr(self, name, state[name])
-            self.loss_sum.fill_(state["loss_sum"])
             self.metrics_mark = state["metrics_mark"]
             torch.set_rng_state(state["rng"])
             if self.device.type == "cuda" and state["rng_cuda"] is not None:
@@ -128,18 +120,12 @@ class Trainer:
             self.folder.checkpoint,
             self.folder.identity,
             {
-                "step": self.step,
                 "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
+                "optimizer": self.optimizer.state,
                 "rng": torch.get_rng_state(),
                 "rng_cuda": torch.cuda.get_rng_state() if cuda else None,
-                "loss_sum": float(self.loss_sum),
-                "loss_steps": self.loss_steps,
-                "last_loss": self.last_loss,
-                "measured_at": self.measured_at,
-                "below": self.below,
-                "seconds": self.seconds,
                 "metrics_mark": self.log.mark,
+                **{name: getattr(self, name) for name in STATE},
             },
         )
         self.folder.set_status("running", self.step, self.config.steps)
@@ -179,7 +165,20 @@ class Trainer:
 
     def train_step(self) -> None:
         """One optimizer step on the next training batch."""
-        self.train_on(self.microbatches())
+        microbatches, loss = self.microbatches(), 0.0
+        total = sum(int(counted.sum()) for _, counted, _ in microbatches)
+        for batch, counted, pos in microbatches:
+            with self.model.autocast(self.config.precision):
+                part = summed_loss(self.model, batch, counted, pos.to(self.device)) / total
+            torch.autograd.backward(part)
+            loss += float(part.detach())
+        norm = float(self.optimizer.clip())
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise self._not_finite(f"the loss ({loss}) or its gradient ({norm})")
+        self.optimizer.step(learning_rate(self.config, self.step))
+        self.step += 1
+        self.loss_sum += loss
+        self.loss_steps += 1
 
     def microbatches(self) -> list[Microbatch]:
         """The next training batch, split into ``train.accumulate`` parts.
@@ -206,28 +205,9 @@ class Trainer:
             parts.append(Microbatch(part, counted[rows], pos))
         return parts
 
-    def train_on(self, microbatches: list[Microbatch]) -> None:
-        total = sum(int(part.counted.sum()) for part in microbatches)
-        loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for part in microbatches:
-            with self.model.autocast(self.config.precision):
-                pos = part.pos.to(self.device)
-                part_loss = summed_loss(self.model, part.batch, part.counted, pos)
-            torch.autograd.backward(part_loss / total)
-            loss += part_loss.detach() / total
-        norm = self.optimizer.clip(self.config.clip)
-        if not math.isfinite(float(loss)) or not math.isfinite(float(norm)):
-            raise self._not_finite(f"the loss ({float(loss)}) or its gradient ({float(norm)})")
-        self.optimizer.step(learning_rate(self.config, self.step))
-        self.optimizer.zero_grad()
-        self.step += 1
-        self.loss_sum += loss
-        self.loss_steps += 1
-
     def _log_loss(self) -> None:
-        self.last_loss = float(self.loss_sum) / self.loss_steps
-        self.loss_sum.zero_()
-        self.loss_steps = 0
+        self.last_loss = self.loss_sum / self.loss_steps
+        self.loss_sum, self.loss_steps = 0.0, 0
         rate = learning_rate(self.config, self.step - 1)
         row = {"train/loss": self.last_loss, "train/lr": rate, "time/train_s": self.seconds}
         self.log.write({"step": self.step, **row})
@@ -242,6 +222,7 @@ class Trainer:
             row |= {metric_name(split, k): measured[k] for k in TABLED if k in measured}
             if split == IN_DOMAIN:
                 error = measured["error"]
+        self.model.train()
         self.log.write(row)
         self.measured_at = self.step
         limit = self.config.stop_below
