@@ -16,11 +16,11 @@ import json
 import logging
 import os
 import re
+import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,10 @@ from hydra.core.utils import configure_log
 
 from pe_lab.cli.run_argument import find_run, split_finished
 from pe_lab.cli.train import planned
-from pe_lab.cli.why import diagnosed
+from pe_lab.cli.why import diagnose_runs
 from pe_lab.config.compose import CommandLine
 from pe_lab.config.schema import TRAIN_KEYS
+from pe_lab.core.config_dir import use_config_dir
 from pe_lab.core.errors import Interrupted, UsageError
 from pe_lab.experiment import load_run
 from pe_lab.experiment import run as experiment
@@ -46,7 +47,7 @@ from pe_lab.sweeps.sweep import multirun
 
 _at_work = threading.Lock()
 _PLAIN = re.compile(r"[A-Za-z_./][\w./+-]*")
-_WORDS = {"true", "false", "null", "nan", "inf", "yes", "no", "on", "off"}
+_NOT_WORDS = {"true", "false", "null", "nan", "inf", "yes", "no", "on", "off"}
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,8 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
         PeLabError: the run failed; its folder says so.
         KeyboardInterrupt: it was interrupted; its checkpoint is written, the same call continues.
     """
-    chosen = [*words, *(f"{_key(key)}={_text(key, value)}" for key, value in keys.items())]
-    with _alone():
-        line = CommandLine.parse([*_folder(config_dir), *chosen])
+    with _restored():
+        line = CommandLine.parse(_words(words, config_dir, keys, sweep=False))
         if line.multirun or line.shows:
             raise UsageError("run takes keys and no flags: give sweep(..) for several runs")
         (cfg,), (plan,) = planned(line)
@@ -126,9 +126,8 @@ def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.
         PeLabError: not all of it is finished; the same call runs only what is missing.
         KeyboardInterrupt: it was interrupted; the same call continues.
     """
-    chosen = [*words, *(f"{_key(key)}={_several(key, value)}" for key, value in keys.items())]
-    with _alone():
-        line = CommandLine.parse(["-m", *_folder(config_dir), *chosen])
+    with _restored():
+        line = CommandLine.parse(["-m", *_words(words, config_dir, keys, sweep=True)])
         if line.shows:
             raise UsageError("sweep takes keys and no flags: pe-lab --help has those that show")
         jobs, plans = planned(line)
@@ -172,14 +171,15 @@ def why(
         PeLabError: there is no such run, or it cannot be diagnosed.
     """
     paths, _ = split_finished(str(run), Path(runs_dir))
-    folder = None if config_dir is None else str(config_dir)
-    with _alone():
-        return frame_of(diagnosed(paths, split, force=force, config_dir=folder))
+    if config_dir is not None:
+        use_config_dir(str(config_dir))
+    with _restored():
+        return frame_of(diagnose_runs(paths, split, force=force))
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """The state of the process as before, afterwards; one caller at a time.
+def _restored() -> Iterator[None]:
+    """Restore the process's state afterwards; one caller at a time.
 
     Raises:
         UsageError: another thread is inside.
@@ -194,23 +194,23 @@ def _alone() -> Iterator[None]:
     before = [(one, one.level, list(one.handlers)) for one in loggers]
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    hydra, config, place = GlobalHydra.instance().hydra, HydraConfig.instance().cfg, Path.cwd()
-    variables = {key: os.environ.get(key) for key in ("PE_LAB_SWEEP", "HYDRA_FULL_ERROR")}
+    hydra, config, variables = (
+        GlobalHydra.instance().hydra,
+        HydraConfig.instance().cfg,
+        {**os.environ},
+    )
     try:
         GlobalHydra.instance().clear()
         with torch.random.fork_rng(devices=[]):
             yield
     except Interrupted as stop:
-        if stop.signum == 2:
+        if stop.signum == signal.SIGINT:
             raise KeyboardInterrupt("the same call continues") from None
         raise
     finally:
         GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config
-        os.chdir(place)
-        for key, value in variables.items():
-            os.environ.pop(key, None)
-            if value is not None:
-                os.environ[key] = value
+        os.environ.clear()
+        os.environ.update(variables)
         torch.set_num_threads(threads)
         torch.set_deterministic_debug_mode(mode)
         # It cannot be read, and this is the default.
@@ -222,38 +222,34 @@ def _alone() -> Iterator[None]:
         _at_work.release()
 
 
-def _folder(config_dir: str | Path | None) -> list[str]:
-    return [] if config_dir is None else ["--config-dir", str(config_dir)]
+def _words(
+    words: Sequence[str], config_dir: str | Path | None, keys: Mapping[str, Any], sweep: bool
+) -> list[str]:
+    """The words of the command line; a list, a tuple or a range of a sweep is several values."""
+    chosen = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    for key, value in keys.items():
+        several = value if sweep and isinstance(value, (list, tuple, range)) else [value]
+        name = f"train.{key}" if key in TRAIN_KEYS else key
+        chosen.append(f"{name}={','.join(_write(one) for one in several)}")
+    return [*chosen, *words]
 
 
-def _key(key: str) -> str:
-    return f"train.{key}" if key in TRAIN_KEYS else key
+def _write(value: Any) -> str:
+    """A value as Hydra reads it.
 
-
-def _several(key: str, value: Any) -> str:
-    """Values of a sweep, as on the command line."""
+    Raises:
+        UsageError: it is no value of a key.
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_write(k)}: {_write(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple, range)):
-        return ",".join(_text(key, one) for one in value)
-    return _text(key, value)
-
-
-def _text(key: str, value: Any) -> str:
-    """A value as Hydra reads it."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, (Integral, Real)):
-        return repr(int(value) if isinstance(value, Integral) else float(value))
+        return "[" + ", ".join(map(_write, value)) + "]"
     if isinstance(value, (str, Path)):
         text = str(value)
-        if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
-            return text
-        return json.dumps(text, ensure_ascii=False)
-    if isinstance(value, dict):
-        pairs = (f"{_text(key, k)}: {_text(key, v)}" for k, v in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(_text(key, one) for one in value) + "]"
-    raise UsageError(
-        f"{key}: a {type(value).__name__} cannot be the value of a key: give a number, text, "
-        "true or false, null, a list or a mapping"
-    )
+        is_word = _PLAIN.fullmatch(text) and text.lower() not in _NOT_WORDS
+        return text if is_word else json.dumps(text, ensure_ascii=False)
+    try:
+        # Numbers of numpy and torch have item().
+        return json.dumps(value.item() if hasattr(value, "item") else value)
+    except TypeError:
+        raise UsageError(f"a {type(value).__name__} cannot be the value of a key") from None

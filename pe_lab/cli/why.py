@@ -2,7 +2,7 @@
 
     pe-lab why run=FOLDER                     a finished run, on the split with the highest error
     pe-lab why 'run=runs/recall/rope/*'       several: folders or parts of a path with * and ?
-    pe-lab why task=recall pe=rope,alibi      all finished runs of these below runs_dir=runs
+    pe-lab why task=recall pe=rope,alibi      all finished runs that filters select, as in results
     pe-lab why run=.. split=long_x4           this split instead
     pe-lab why run=.. details=true            parts of the encoding, layers, and attention itself
     pe-lab why run=.. format=csv              table, csv, json, markdown or latex
@@ -25,15 +25,16 @@ from pe_lab.cli.eval import Progress
 from pe_lab.cli.run_argument import split_finished
 from pe_lab.core.console import console, percent
 from pe_lab.core.errors import PeLabError, RunError, UsageError
-from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.options import Flag, parse, without_config_dir
 from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.labels import labels
-from pe_lab.results.table import read_runs, runs_of, splits_of
+from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.table import by_split, runs_of
 from pe_lab.suite.rows import write_parquet
 from pe_lab.suite.suite import DEFAULT, load_suite
 from pe_lab.suite.verdicts import diagnosis_rows
@@ -48,21 +49,18 @@ CAPTION = (
 )
 
 
-class WhyOptions(Options):
-    """The keys of ``pe-lab why``."""
+class WhyOptions(RunOptions):
+    """The keys of ``pe-lab why``; every other key selects among the runs, as in results."""
 
     command = "why"
 
     run: str = ""
-    task: CommaSeparated[str] | None = None
-    pe: CommaSeparated[str] | None = None
     split: str | None = None
     details: Flag = False
     force: Flag = False
     format: OutputFormat = "table"
     to: Path | None = None
     suite: str = DEFAULT
-    runs_dir: Path = Path("runs")
 
 
 def show(words: Sequence[str]) -> None:
@@ -78,24 +76,22 @@ def show(words: Sequence[str]) -> None:
     if options.to is not None and (options.to.suffix != ".parquet" or options.to.exists()):
         raise UsageError(f"to={options.to}: give a new .parquet file")
     suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
-    paths = _paths(options)
+    paths = _find_paths(options)
     left_out: list[PeLabError] = []
-    found = diagnosed(
-        paths, options.split, force=options.force, config_dir=config_dir, left_out=left_out.append
-    )
-    if not found:
+    diagnoses = diagnose_runs(paths, options.split, force=options.force, left_out=left_out.append)
+    if not diagnoses:
         raise left_out[0]
-    cells = cells_of(found)
+    cells = cells_of(diagnoses)
     if options.to is not None:
-        rows = diagnosis_rows(found, suite)
+        rows = diagnosis_rows(diagnoses, suite)
         write_parquet(rows, options.to)
         runs, left = rows["run_id"].n_unique(), len(paths) - rows["run_id"].n_unique()
         print(f"{options.to}: {runs} runs, {left} left out")
     elif options.format == "json":
-        numbers = frame_of(found).to_dicts()
+        numbers = frame_of(diagnoses).to_dicts()
         print(json.dumps({"verdicts": [cell.facts() for cell in cells], "rows": numbers}))
     elif options.format == "csv":
-        print(frame_of(found).write_csv(), end="")
+        print(frame_of(diagnoses).write_csv(), end="")
     else:
         if options.format == "table" and len(cells) <= SENTENCES:
             console().print("\n".join(cell.sentence for cell in cells), soft_wrap=True)
@@ -108,12 +104,11 @@ def show(words: Sequence[str]) -> None:
         raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
 
 
-def diagnosed(
+def diagnose_runs(
     paths: Sequence[Path],
     split: str | None = None,
     *,
     force: bool = False,
-    config_dir: str | None = None,
     left_out: Callable[[PeLabError], None] | None = None,
 ) -> list[Diagnosed]:
     """Diagnose finished runs; each is recorded at once, so that the same call goes on.
@@ -126,7 +121,8 @@ def diagnosed(
     from pe_lab.explain.diagnose import recorded
 
     runs = runs_of(paths)
-    names, worst, found = labels(runs), _worst(runs), []
+    names, worst = labels(runs), _worst_splits(runs)
+    diagnoses: list[Diagnosed] = []
     progress = Progress()
     with stop_on_signal(), closing(progress):
         for done, row in enumerate(runs.iter_rows(named=True)):
@@ -142,43 +138,29 @@ def diagnosed(
                 left_out(error)
                 continue
             label = " ".join([row["pe"], names.get(setting, "")]).strip()
-            found.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
-    return found
+            diagnoses.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
+    return diagnoses
 
 
-def _paths(options: WhyOptions) -> list[Path]:
-    """The finished runs that are asked for."""
-    if bool(options.run) == bool(options.task or options.pe):
-        raise UsageError(
-            "why needs finished runs: give run=FOLDER, or task=.. and pe=.. for those below "
-            "runs_dir, not both"
-        )
+def _find_paths(options: WhyOptions) -> list[Path]:
+    """The finished runs that the options name or select."""
     if options.run:
-        return split_finished(options.run, options.runs_dir)[0]
-    keys = {"task": options.task, "pe": options.pe}
-    equal = {key: ",".join(values) for key, values in keys.items() if values}
-    runs = read_runs(options.runs_dir, **equal)
-    found = [] if runs.is_empty() else runs.filter(pl.col("state") == "finished")["path"].to_list()
-    if not found:
-        asked = " ".join(f"{key}={value}" for key, value in equal.items())
-        raise UsageError(
-            f"{asked} has no finished run below runs_dir={options.runs_dir}: "
-            "train them first, pe-lab runs lists what is there"
-        )
-    return [Path(path) for path in found]
+        return split_finished(options.run, Path(options.runs_dir))[0]
+    if not options.filters:
+        raise UsageError("why needs finished runs: give run=FOLDER, or task=recall pe=rope")
+    runs = selected(options)
+    paths = [] if runs.is_empty() else runs.filter(pl.col("state") == "finished")["path"].to_list()
+    if not paths:
+        raise UsageError(f"why {' '.join(options.filters)}: no finished run in {options.runs_dir}")
+    return [Path(path) for path in paths]
 
 
-def _worst(runs: pl.DataFrame) -> dict[str, str]:
+def _worst_splits(runs: pl.DataFrame) -> dict[str, str]:
     """Setting -> the split out of domain with the highest mean error."""
-    of = {split: metric_name(split, "error") for split in splits_of(runs) if split != IN_DOMAIN}
-    of = {split: column for split, column in of.items() if column in runs.columns}
-    means = runs.group_by("setting").agg(pl.col(of.values()).cast(pl.Float64).mean())
-    found = {}
-    for row in means.iter_rows(named=True):
-        errors = {split: row[column] for split, column in of.items() if row[column] is not None}
-        if errors:
-            found[row["setting"]] = max(errors, key=lambda split: errors[split])
-    return found
+    errors = by_split(runs).filter(pl.col("split") != IN_DOMAIN)
+    means = errors.group_by("setting", "split", maintain_order=True).agg(pl.mean("error"))
+    highest = means.drop_nulls("error").sort("error", descending=True, maintain_order=True)
+    return dict(highest.unique("setting", keep="first").select("setting", "split").iter_rows())
 
 
 def table_of_rows(cell: Cell, details: bool) -> Table:

@@ -174,7 +174,7 @@ def test_distances_are_clamped_as_if_each_key_were_at_most_so_far(made, pe):
     sequence in which the key has been moved to min(d, trained - 1) tokens before its query."""
     model, questions = made(pe, n=2)
     found = seen_by(model, questions, lambda part: distances_clamped(TRAINED))[0][0]
-    attention = model.layers[0].attention
+    attention = model.blocks[0].attention
     captured = []
 
     def keep(logits, weights, seen):
