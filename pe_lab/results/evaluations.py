@@ -21,7 +21,6 @@ from pe_lab.evaluate.record import (
 from pe_lab.results.format import Table
 from pe_lab.results.groups import RATES, data_keys, group_keys, summarized
 from pe_lab.results.labels import named
-from pe_lab.results.statistics import NO_THRESHOLD
 from pe_lab.results.table import NOT_FINITE, runs_of
 from pe_lab.results.tables import Layout, Spread, tables
 from pe_lab.store.run_folder import RunFolder
@@ -131,7 +130,7 @@ def grouped_evaluations(
         _value=value.cast(pl.Float64),
         _guess=pl.col("guess"),
         _not_finite=pl.col(NOT_FINITE).str.split(" ").list.contains(metric),
-        _threshold=NO_THRESHOLD,
+        _threshold=pl.lit(None, pl.Float64),
     )
     column = ["task", "split", *(["length"] if across == "length" else [])]
     names = ["task", *keys, *column[1:]]

@@ -130,13 +130,13 @@ def _test(pairs: Sequence[tuple[Run, Run]], split: str) -> dict[str, Any]:
 
 def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
     """Return the paired statistics of two samples of equal size: see ``paired`` for the names."""
-    n, both = len(a), list(zip(a, b, strict=True))
-    sides = ({"": dict(enumerate(side))} for side in (a, b))
+    n, differences = len(a), [x - y for x, y in zip(a, b, strict=True)]
+    lower_a, lower_b = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
     return {
         "n": n,
-        "difference": median(x - y for x, y in both) if n else None,
-        "lower_a": sum(x < y for x, y in both),
-        "lower_b": sum(x > y for x, y in both),
-        "p": sign_test(*sides) if n > 1 else None,
+        "difference": median(differences) if n else None,
+        "lower_a": lower_a,
+        "lower_b": lower_b,
+        "p": sign_test(lower_a, lower_b) if n > 1 else None,
         "p_least": 2 / 2**n if n > 1 else None,
     }

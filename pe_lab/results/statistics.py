@@ -1,20 +1,12 @@
-"""Statistics of seeds: success rates with Wilson intervals, two clusters, and exact tests of two
-encodings with Holm's correction. docs/method.md says when each is used.
-
-Two encodings are compared on the seeds that both have, so never 20 seeds of one with 8 of the
-other. Every task has the same weight, however many runs it has.
-"""
+"""Statistics of seeds: success rates with Wilson intervals, two clusters, and the sign test with
+Holm's correction. docs/method.md says when each is used."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
-from functools import lru_cache
+from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from pe_lab.core.metrics import IN_DOMAIN, wilson
 
@@ -28,8 +20,6 @@ FACTOR = 4
 """The errors of one cluster are at least so many times those of the other."""
 LEVEL = 0.05
 """Of a corrected p-value, up to which two differ significantly."""
-LARGEST_WEIGHT = 12
-NO_THRESHOLD = pl.lit(None, pl.Float64)
 
 
 def two_clusters(values: Sequence[float | None], threshold: float | None = None) -> bool:
@@ -75,39 +65,6 @@ def _parted_by(threshold: float, ordered: Sequence[float]) -> bool:
         return False
     several = min(len(below), len(above)) > 2 and above[0] - below[-1] >= SMALLEST_GAP
     return above[0] >= FACTOR * (below[-1] if several else threshold)
-
-
-def stratified_interval(strata: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of several independent proportions of equal weight.
-
-    With proportions p_i of n_i and their Wilson intervals l_i to u_i, it reaches from p - sqrt(sum
-    of (w (p_i - l_i))^2) to p + sqrt(sum of (w (u_i - p_i))^2), where p is the mean of the p_i and
-    w is 1 / their number: the method of variance estimates recovery (Zou and Donner 2008,
-    doi:10.1002/sim.3095). For one proportion it is the Wilson interval. It speaks of other draws
-    within the strata, not of other strata. Unlike a bootstrap it has a width where all draws are
-    alike.
-
-    Args:
-        strata: of each p_i and n_i.
-    """
-    weight = 1 / len(strata)
-    share = sum(p for p, _ in strata) * weight
-    intervals = [(p, *wilson(p * n, n)) for p, n in strata]
-    below = math.hypot(*(weight * (p - low) for p, low, _ in intervals))
-    above = math.hypot(*(weight * (high - p) for p, _, high in intervals))
-    return max(0.0, share - below), min(1.0, share + above)
-
-
-def mean_rate(counts: Iterable[tuple[int | None, int]]) -> Fraction | None:
-    """Return the mean of these k / n, exact, so that equal means tie; None where one has no k, or
-    there is none.
-
-    >>> mean_rate([(1, 3), (2, 3)]) == mean_rate([(4, 8)])
-    True
-    """
-    shares = [None if k is None else Fraction(k, n) for k, n in counts]
-    known = [share for share in shares if share is not None]
-    return sum(known, Fraction(0)) / len(known) if known and len(known) == len(shares) else None
 
 
 def rate_of(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
@@ -172,22 +129,6 @@ def with_clusters_of_mean(table: pl.DataFrame, keys: Sequence[str], mean: str) -
     return table.with_columns(pl.col("clusters") | (of_mean & averaged.any().over(group)))
 
 
-ByTask = Mapping[str, Mapping[int, float]]
-"""task -> seed -> the error of its run."""
-Samples = Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""The errors of two encodings at the seeds that both have, for each task."""
-
-
-def shared_seeds(a: ByTask, b: ByTask) -> Samples:
-    """Return the errors of both in each task at the seeds that both have, in the same order."""
-    seeds = {task: sorted(a[task].keys() & b[task].keys()) for task in a if task in b}
-    return [
-        (np.array([a[task][seed] for seed in of]), np.array([b[task][seed] for seed in of]))
-        for task, of in seeds.items()
-        if of
-    ]
-
-
 def holm(ps: Sequence[float | None]) -> list[float | None]:
     """Correct p-values for multiple tests (Holm 1979): with m of them in ascending order,
     max over j <= i of (m - j + 1) p_j, at most 1. None stays None and does not count."""
@@ -200,22 +141,16 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def sign_test(a: ByTask, b: ByTask) -> float | None:
-    """Return the two-sided p-value of "a run of a is as likely above as below that of b with its
-    seed, on average over the tasks": the binomial tail of the seeds at which a is lower, without
-    ties (Dixon and Mood 1946). None where no run is shared.
+def sign_test(lower: int, higher: int) -> float:
+    """Return the two-sided p-value of "a run is as likely below as above the other of its seed":
+    the binomial tail of the seeds at which it is lower, without ties (Dixon and Mood 1946).
 
-    It holds for any two distributions, and for tasks that favour different sides (Hoeffding 1956).
-    Brunner and Munzel's test and its permutation do not with 8 seeds, where the runs of one side
-    fall into two clusters about the other's: see docs/method.md for their rates.
+    It holds for any two distributions. Brunner and Munzel's test and its permutation do not with 8
+    seeds, where the runs of one side fall into two clusters about the other's: see docs/method.md.
 
-    >>> sign_test({"x": dict.fromkeys(range(8), 0)}, {"x": dict.fromkeys(range(8), 1)})
+    >>> sign_test(8, 0)
     0.0078125
     """
-    tasks = shared_seeds(a, b)
-    if not tasks:
-        return None
-    lower, higher = (int(sum(way(x, y).sum() for x, y in tasks)) for way in (np.less, np.greater))
     n = lower + higher
     tail = sum(math.comb(n, i) for i in range(min(lower, higher) + 1))
     return min(1.0, 2 * tail / 2**n)
@@ -228,61 +163,3 @@ def least_p(n_a: int, n_b: int) -> float:
     0.02857142857142857
     """
     return 2 / math.comb(n_a + n_b, n_a)
-
-
-def exact_test(a: ByTask, b: ByTask) -> float | None:
-    """Return the two-sided p-value of "in every task the runs of a and b are of one distribution".
-
-    The statistic is the sum over the shared tasks of the Mann-Whitney U, ties counting half, each
-    task weighted by about 1 / n^2. Its distribution is that over all ways to part the runs of each
-    task into two halves, ties included: a stratified permutation test, exact for any distribution.
-    p is twice the smaller tail, at most 1. None where no run is shared.
-
-    Of success (0 where a run generalises, 1 where not) it is Fisher's exact test. Of errors it says
-    that distributions differ, not which errs less: see ``sign_test``. Runs of one seed share
-    batches and initial weights; leaving that out makes p larger where they go together.
-
-    >>> exact_test({"x": dict.fromkeys(range(4), 0)}, {"x": dict.fromkeys(range(4), 1)})
-    0.02857142857142857
-    """
-    tasks = shared_seeds(a, b)
-    if not tasks:
-        return None
-    weights = _weights([len(x) * len(y) for x, y in tasks])
-    total, measured = np.ones(1), 0
-    for weight, (x, y) in zip(weights, tasks, strict=True):
-        ranks = _doubled_ranks(np.concatenate([x, y]))
-        measured += weight * int(ranks[: len(x)].sum())
-        of_task = _distribution(tuple(sorted(ranks.tolist())), len(x))
-        spaced = np.zeros(weight * (len(of_task) - 1) + 1)
-        spaced[::weight] = of_task
-        total = np.convolve(total, spaced)
-    tail = min(float(total[: measured + 1].sum()), float(total[measured:].sum()))
-    return min(1.0, 2 * tail)
-
-
-def _weights(sizes: Sequence[int]) -> list[int]:
-    """Return integers about proportional to 1 / size, each at least 1."""
-    largest = max(sizes)
-    if len(set(sizes)) == 1:
-        return [1] * len(sizes)
-    ratio = min(4.0, LARGEST_WEIGHT * min(sizes) / largest)
-    return [max(1, round(ratio * largest / size)) for size in sizes]
-
-
-def _doubled_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return twice the ranks, those that tie at their mean."""
-    ordered = np.sort(values)
-    below = np.searchsorted(ordered, values, "left")
-    return (below + np.searchsorted(ordered, values, "right") + 1).astype(np.int64)
-
-
-@lru_cache(4096)
-def _distribution(ranks: tuple[int, ...], n: int) -> NDArray[np.float64]:
-    """Return the probability of each sum of n of these ranks drawn without replacement."""
-    most = sum(ranks[-n:])
-    ways = np.zeros((n + 1, most + 1))
-    ways[0, 0] = 1
-    for rank in ranks:
-        ways[1:, rank:] += ways[:-1, : most + 1 - rank].copy()
-    return np.asarray(ways[n] / ways[n].sum())
