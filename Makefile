@@ -12,7 +12,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos test-corruption planted mutants verify test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
+.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted mutants test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,20 +64,14 @@ test-peers: $(PEERS) ## encodings and models against code by others and in trans
 	$(BIN)/python -m pytest tests/test_hf.py tests/test_linear_recurrent.py -m "extended or not extended"
 	PEERS=required $(BIN)/python -m pytest tests/test_outside.py -m extended
 
-test-chaos: $(STAMP) ## kills, failing disks and random configurations; CHAOS=minutes (10)
+test-chaos: $(STAMP) ## kills and failing disks at random moments; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
-
-test-corruption: $(STAMP) ## 1,000 files of runs copied, cut, replaced, edited, folders renamed
-	$(BIN)/python -m tests.chaos.corruption mutations=1000
 
 planted: $(STAMP) ## whether pe-lab why finds causes planted in trained models, half an hour
 	$(BIN)/python -m benchmarks.planted to=docs/why.planted.json
 
 mutants: $(STAMP) ## whether the tests of training find bugs planted in it, less than ten minutes
 	$(BIN)/python -m tests.mutants
-
-verify: $(STAMP) ## whether the files of all runs are as they were written
-	$(BIN)/pe-lab verify
 
 test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
 	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \
