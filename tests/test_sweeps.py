@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from program import Here, start, state, succeeded, tiny
 from suites import folders, written
-
-from pe_lab.experiment.environment import environment, prepare
 
 
 def table(out: str) -> list[list[str]]:
@@ -101,21 +98,6 @@ def test_at_most_so_many_jobs_are_launched_at_a_time(here: Here, launched: list[
     assert [row[2] for row in table(ended.out)] == ["finished"] * 3
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "hydra.sweeper.max_batch_size=0",
-        "hydra.launcher.n_jobs=0",
-        "hydra.launcher.n_jobs=many",
-    ],
-)
-def test_numbers_without_a_meaning(here: Here, tmp_path: Path, word: str) -> None:
-    ended = here("-m", "hydra/launcher=joblib", *tiny("seed=0,1", word))
-    assert ended.status == 2
-    assert ended.err.startswith(f"pe-lab: {word} is not allowed: set it to a whole number from 1")
-    assert not folders(tmp_path)
-
-
 ENCODING = """
 import sys
 from pe_lab.pe.none import NoPE
@@ -189,21 +171,3 @@ def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) 
     stopped = here("-m", *tiny("seed=0,1", "train.steps=3"))
     assert stopped.status == 143
     assert [row[2] for row in table(stopped.out)] == ["finished", "not begun"]
-
-
-def test_jobs_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, here: Here) -> None:
-    from pe_lab.cli.train import checked_jobs
-
-    chosen: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    (config,) = checked_jobs(tiny())
-    devices = [prepare(config, number) for number in range(5)]
-    assert [device.index for device in devices] == [0, 1, 2, 0, 1]
-    assert chosen == devices
-    facts = environment(1, devices[1].type, devices[1].index)
-    assert (facts["device"], facts["gpu"], facts["gpu_index"]) == ("cuda", "GPU 1", 1)
-    (config,) = checked_jobs(tiny("device=cpu"))
-    assert prepare(config, 1) == torch.device("cpu")

@@ -20,10 +20,8 @@ from omegaconf import OmegaConf
 
 from pe_lab.config.schema import Config
 from pe_lab.core.console import logger
-from pe_lab.core.errors import PeLabError
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.run_id import ROUNDING
 from pe_lab.train.plan import Plan
 from pe_lab.train.trainer import Trainer
 
@@ -147,14 +145,10 @@ def count_flop(trainer: Trainer) -> float:
     return 6.0 * weights * (cfg.batch_size // cfg.accumulate) * trainer.plan.dims.train_len
 
 
-FACTS = ("git_revision", "versions", "gpu", "cpu_capability", *ROUNDING)
-"""The recorded facts on which the last digits depend."""
-
-
 def record_start(
     trainer: Trainer, overrides: list[str], lineage: list[dict[str, str]], sweep: str | None
 ) -> None:
-    """Append this start to environment.json, and warn of what differs from the last one.
+    """Append this start to environment.json, and warn if the code of a class has changed.
 
     Args:
         lineage: the runs whose weights this run began with, the oldest first.
@@ -165,7 +159,7 @@ def record_start(
     facts = {
         "time": time.time(),
         "sweep": sweep,
-        **_rounding_settings(plan.config),
+        "deterministic": plan.config.deterministic,
         **environment(torch.get_num_threads(), device.type, device.index),
         "code": _code_digests(plan.resolved),
         "contents": plan.task.contents(),
@@ -175,11 +169,6 @@ def record_start(
     if not starts:
         folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(plan.resolved)))
         folder.write("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
-    elif changed := _differing(FACTS, starts[-1], facts):
-        logger.warning(
-            "%s changed since this run began: its numbers may differ in the last digits",
-            ", ".join(changed),
-        )
     if changed_classes := changed_code(folder, plan.resolved):
         logger.warning(
             "the file of %s changed since this run began: its numbers are those of neither; "
@@ -189,32 +178,15 @@ def record_start(
     folder.write("environment.json", json.dumps([*starts, facts], indent=1) + "\n")
 
 
-def differences_of(folder: RunFolder, plan: Plan) -> str:
-    """How a finished run was made otherwise than a plan of the same identity asks for.
-
-    It names the settings that only change the last digits, and the classes outside of pe_lab whose
-    files have changed since; empty if there are none.
-    """
-    parts = []
-    with suppress(PeLabError):
-        made, requested = (folder.starts() or [{}])[-1], _rounding_settings(plan.config)
-        if names := _differing(ROUNDING, made, requested):
-            pairs = (f"{name}={made[name]} (requested: {requested[name]})" for name in names)
-            parts.append(f"made with {', '.join(pairs)}, so the last digits may differ")
-    if classes := changed_code(folder, plan.resolved):
-        parts.append(f"made before the file of {classes} changed")
-    return ", ".join(parts)
-
-
 def changed_code(folder: RunFolder, resolved: Mapping[str, Any]) -> str:
     """The classes outside of pe_lab whose files have changed since a start of a run, like
     ``mine.Mine``; empty if there are none. The code is not part of a run's identity."""
-    now = _code_digests(resolved)
-    starts: list[dict[str, Any]] = []
-    with suppress(PeLabError):
-        starts = folder.starts() if now else []
-    recorded = [item for start in starts for item in start.get("code", {}).items()]
-    return ", ".join(sorted({name for name, digest in recorded if now.get(name, digest) != digest}))
+    if not (now := _code_digests(resolved)):
+        return ""
+    starts = [start.get("code", {}) for start in folder.starts()]
+    return ", ".join(
+        name for name in now if any(s.get(name, now[name]) != now[name] for s in starts)
+    )
 
 
 def _code_digests(resolved: Mapping[str, Any]) -> dict[str, str]:
@@ -235,22 +207,6 @@ def _class_names(value: Any) -> Iterator[str]:
         value = list(value.values())
     for part in value if isinstance(value, list) else ():
         yield from _class_names(part)
-
-
-def _rounding_settings(config: Config) -> dict[str, Any]:
-    """The values of ``ROUNDING`` that a run would have here; none of ``threads=auto``."""
-    settings = {
-        "device": "cuda" if _on_gpu(config) else "cpu",
-        "deterministic": config.deterministic,
-        "eval.batch_tokens": config.eval.batch_tokens,
-    }
-    return settings if config.threads == "auto" else {**settings, "threads": config.threads}
-
-
-def _differing(
-    names: tuple[str, ...], before: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[str]:
-    return [name for name in names if name in before and name in now and before[name] != now[name]]
 
 
 def warnings_about(plan: Plan) -> list[str]:

@@ -25,7 +25,7 @@ from pe_lab.core.metrics import (
 from pe_lab.core.task import Batch
 from pe_lab.core.tracker import TrackedRun
 from pe_lab.experiment.environment import (
-    differences_of,
+    changed_code,
     prepare,
     record_start,
     set_threads,
@@ -111,9 +111,9 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        differences = differences_of(folder, plan)
-        logger.info("%s is finished already%s; force=true runs it again",
-                    folder.path, f", {differences}" if differences else "")  # fmt: skip
+        classes = changed_code(folder, plan.resolved)
+        logger.info("%s is finished already%s; force=true runs it again", folder.path,
+                    f", made before the file of {classes} changed" if classes else "")  # fmt: skip
         return summary
 
 

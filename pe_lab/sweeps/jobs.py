@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -161,43 +160,33 @@ def closing_table(
     return table, counts
 
 
-def progress_line(jobs: Sequence[Job], total: int, steps_before: int, seconds: float) -> str:
-    """``3 of 8 jobs done, 2 running, 3 left, about 4 min to go``.
+def progress_line(jobs: Sequence[Job], total: int) -> str:
+    """``3 of 8 jobs done, 2 running``.
 
     Args:
         jobs: those that were launched.
         total: the number of jobs of the sweep, with those that were finished before.
-        steps_before: the steps of the jobs that were done before.
-        seconds: since they were launched.
     """
     begun = [job for job in jobs if job.has_begun()]
     running = sum(job.status().get("state") == "running" for job in begun)
-    left = sum(job not in begun and job.returned is None for job in jobs)
-    line = f"{total - running - left} of {total} jobs done, {running} running, {left} left"
-    steps = sum(job.step() for job in jobs)
-    if running + left and steps > steps_before:
-        rest = sum(job.steps for job in jobs) - steps
-        line += f", about {duration(rest * seconds / (steps - steps_before))} to go"
-    return line
+    done = total - sum(job not in begun and job.returned is None for job in jobs) - running
+    return f"{done} of {total} jobs done, {running} running"
 
 
 @contextmanager
 def printing_progress(jobs: Sequence[Job], total: int) -> Iterator[None]:
     """Print the ``progress_line`` every ``LINE_INTERVAL_S``."""
-    stop, began, before = threading.Event(), time.monotonic(), sum(job.step() for job in jobs)
+    stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(LINE_INTERVAL_S):
-            line = progress_line(jobs, total, before, time.monotonic() - began)
-            console().print(line, soft_wrap=True)
+            console().print(progress_line(jobs, total), soft_wrap=True)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
         stop.set()
-        thread.join()
 
 
 def duration(seconds: float) -> str:

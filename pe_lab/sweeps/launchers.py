@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_lab.core.errors import UsageError
 from pe_lab.sweeps import slurm
@@ -47,7 +47,7 @@ def check_launcher(cfg: DictConfig) -> None:
     """Refuse a launcher that cannot work here.
 
     Raises:
-        UsageError: its package or SLURM is missing, or a number is out of range.
+        UsageError: its package or SLURM is missing.
     """
     module = cfg.hydra.launcher._target_.rpartition(".")[0]
     try:
@@ -60,12 +60,5 @@ def check_launcher(cfg: DictConfig) -> None:
             f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {package}, which "
             f"is not installed: pip install {package}"
         )
-    for key in ("launcher.n_jobs", "sweeper.max_batch_size"):
-        value = OmegaConf.select(cfg, f"hydra.{key}")
-        if value is not None and (type(value) is not int or value < 1):
-            raise UsageError(
-                f"hydra.{key}={value} is not allowed: set it to a whole number from 1, or leave "
-                "it out"
-            )
     if cfg.hydra.launcher._target_ == slurm.LAUNCHER:
         slurm.check_slurm()

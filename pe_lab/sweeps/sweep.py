@@ -8,7 +8,6 @@ import hashlib
 import os
 import socket
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import date, datetime
@@ -27,7 +26,7 @@ from pe_lab.config.compose import CommandLine, composing, to_hydra
 from pe_lab.core.console import console
 from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.core.output import counted
-from pe_lab.experiment.environment import differences_of, warnings_about
+from pe_lab.experiment.environment import changed_code, warnings_about
 from pe_lab.experiment.run import print_next_commands
 from pe_lab.experiment.signals import begin_worker, passing_to_workers, stop_on_signal, stopping
 from pe_lab.store.run_id import operational
@@ -88,9 +87,7 @@ class Sweep:
             with watch, warnings.catch_warnings():
                 # loky replaces a worker whose memory grew, between two jobs: nothing is lost.
                 warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
-                self.callbacks.on_multirun_start(config=self.cfg, config_name="config")
                 yield
-                self.callbacks.on_multirun_end(config=self.cfg, config_name="config")
                 if (stop := stopping()) is not None:
                     raise stop
         except KeyboardInterrupt:
@@ -179,17 +176,14 @@ def multirun(
 
 
 def _print_notes(jobs: Sequence[Job], plans: Sequence[Plan]) -> None:
-    """Print each warning once, and how many finished runs were made with other settings."""
-    warnings: dict[str, None] = {}
-    differences = Counter[str]()
+    """Print each warning once, and name the classes that changed since runs were finished."""
+    notes: dict[str, None] = {}
     for job, plan in zip(jobs, plans, strict=True):
-        if job.finished_before:
-            differences[differences_of(job.folder, plan)] += 1
-        elif job.missing:
-            warnings |= dict.fromkeys(warnings_about(plan))
-    notes = [f"{n} of the finished runs {note}; force=true runs them again"
-             for note, n in differences.items() if note]  # fmt: skip
-    for note in (*notes, *warnings):
+        if job.missing:
+            notes |= dict.fromkeys(warnings_about(plan))
+        elif classes := changed_code(job.folder, plan.resolved):
+            notes[f"the file of {classes} changed since some runs were finished"] = None
+    for note in notes:
         console().print(note, soft_wrap=True)
 
 
