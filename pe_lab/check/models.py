@@ -63,7 +63,7 @@ def built(
     if any(cfg.refuses(encoding) is not None for encoding in made):
         return None
     torch.manual_seed(seed + 1)
-    model = cfg.build(Vocabulary(VOCAB, SEPARATOR, LENGTH, MAX_LEN), made)
+    model = cfg.build(Vocabulary(VOCAB, SEPARATOR), made)
     if fast:
         use_kernels(model)
     for encoding in dict.fromkeys(made):

@@ -21,19 +21,16 @@ MAX_LAYERS = 1024
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The vocabulary of a task, and the lengths of its sequences.
+    """The vocabulary of a task.
 
     Args:
         size: the number of tokens in it.
         separator: the token that ends the input part, where the task has an input and an output
             part.
-        train_len, max_len: tokens of the training sequences, and of the longest measured ones.
     """
 
     size: int
     separator: int | None = None
-    train_len: int = 1
-    max_len: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +64,8 @@ class ModelConfig(ABC):
         return frozenset()
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
-        """Why this model cannot use an encoding, and which ones it can: the end of a sentence that
-        begins with pe=NAME; None if it can use it. ``{fitting}`` in the sentence is replaced by
-        the names of the encodings that are not refused."""
+        """Why this model cannot use an encoding: the end of a sentence that begins with pe=NAME;
+        None if it can use it."""
         return None
 
     def refuses_task(self, task: Task) -> str | None:
@@ -131,7 +127,7 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
         own = self.replaces_softmax()
         if own is None or "normalize" not in encoding.hooks():
             return None
-        return f"replaces softmax, and so does {own}: choose one that leaves softmax ({{fitting}})"
+        return f"replaces softmax, and so does {own}: choose one that leaves softmax"
 
     def new_norm(self) -> nn.Module:
         return (nn.RMSNorm if self.norm == "rmsnorm" else nn.LayerNorm)(self.d_model)
@@ -170,12 +166,6 @@ class TransformerSizes(DecoderConfig):
     layers: dict[int, LayerConfig] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.hidden_dropout and not self.dropout:
-            raise ValueError(
-                "hidden_dropout=true has no effect with dropout=0: set dropout above 0, or "
-                "hidden_dropout=false"
-            )
         if self.normalizer is not None and self.sink:
             raise ValueError(
                 f"sink=true adds to the denominator of softmax, and normalizer={self.normalizer} "

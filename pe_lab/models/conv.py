@@ -84,14 +84,6 @@ class AttentionConvKeys(ConvKeys):
 
     conv_at: Place = "qkv"
 
-    def __post_init__(self) -> None:
-        default = type(self).conv_at
-        if self.conv is None and self.conv_at != default:
-            raise ValueError(
-                f"conv_at={self.conv_at} has no effect with conv=null: set conv=3, or "
-                f"conv_at={default}"
-            )
-
     @property
     def conv_place(self) -> Place:
         return self.conv_at

@@ -65,7 +65,6 @@ class EncoderDecoderConfig(AttentionConvKeys, InputOutputConfig):
     tied_embeddings: bool
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         # Building it checks that the sizes fit together.
         assert self.stack.window is None
 
@@ -82,7 +81,7 @@ class EncoderDecoderConfig(AttentionConvKeys, InputOutputConfig):
             return None
         return (
             "is defined for causal attention only, and the encoder is bidirectional: choose "
-            "one that is defined there ({fitting})"
+            "one that is defined there"
         )
 
     def null_values(self) -> dict[str, Any]:

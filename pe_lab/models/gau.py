@@ -53,14 +53,6 @@ class GAUConfig(DecoderConfig):
     attention: Literal["softmax", "relu2"]
     activation: Literal["silu", "gelu", "relu"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.attention == "relu2" and self.logn is not None:
-            raise ValueError(
-                f"logn={self.logn} scales the logits of softmax, and attention=relu2 has none: set "
-                "attention=softmax or logn=null"
-            )
-
     @property
     def width(self) -> int:
         """The width of gates and values."""

@@ -63,7 +63,7 @@ class LinearAttentionConfig(TransformerConfig):
             return None
         return (
             "cannot be used with linear attention, which keeps sums over keys: choose an encoding "
-            "that can ({fitting})"
+            "that can"
         )
 
     def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:

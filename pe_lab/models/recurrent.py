@@ -30,7 +30,7 @@ class InputEncodedConfig(ConvKeys, ModelConfig):
             return None
         return (
             "acts in attention, which this model does not have: choose an encoding that only "
-            "changes the input ({fitting})"
+            "changes the input"
         )
 
 
@@ -62,17 +62,6 @@ class RecurrentCache(TokenCache):
     states: list[Any] = field(default_factory=list)
 
 
-class Layer(nn.Module):
-    """One recurrent layer, (B, T, E) to (B, T, E), and its state; None: before the first token."""
-
-    def __init__(self, cells: nn.LSTM | nn.GRU) -> None:
-        super().__init__()
-        self.cells = cells
-
-    def forward(self, x_BTE: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.cells(x_BTE, state)
-
-
 class Recurrent(Model):
     """Token embeddings, the encoding's ``embed``, the layers, and a linear map to the logits."""
 
@@ -88,7 +77,7 @@ class Recurrent(Model):
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         e = cfg.d_model
         self.layers = nn.ModuleList(
-            Layer(cfg.cells(e, e, batch_first=True)) for _ in range(cfg.n_layers)
+            nn.ModuleDict({"cells": cfg.cells(e, e, batch_first=True)}) for _ in range(cfg.n_layers)
         )
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         self.conv = cfg.new_conv("embedding", cfg.d_model)
@@ -116,7 +105,7 @@ class Recurrent(Model):
         before = [] if cache is None else cache.states
         states = []
         for i, layer in enumerate(self.layers):
-            x, state = layer(self.drop(x), before[i] if before else None)
+            x, state = layer["cells"](self.drop(x), before[i] if before else None)
             states.append(state)
         if cache is not None:
             cache.states = states

@@ -51,7 +51,7 @@ class Seq2SeqConfig(InputOutputConfig):
             return None
         return (
             "acts inside a transformer's layers, which this model does not have: choose pe=none "
-            "or another that only changes the input ({fitting})"
+            "or another that only changes the input"
         )
 
     def weights(self) -> int:
@@ -107,18 +107,6 @@ class Reader(nn.Module):
         return pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0]
 
 
-class Writer(nn.Module):
-    """One step of a GRU."""
-
-    def __init__(self, input_width: int, width: int) -> None:
-        super().__init__()
-        self.cell = nn.GRUCell(input_width, width)
-
-    def forward(self, x_BI: Tensor, state_BE: Tensor) -> Tensor:
-        """The next state, (B, E)."""
-        return self.cell(x_BI, state_BE)
-
-
 class Seq2Seq(InputOutput):
     """``encoding``'s ``embed`` is called on both inputs."""
 
@@ -139,7 +127,8 @@ class Seq2Seq(InputOutput):
         self.asking = nn.Linear(e, e, bias=False)
         self.compared = nn.Linear(2 * e, e, bias=False)
         self.scored = nn.Linear(e, 1, bias=False)
-        self.writers = nn.ModuleList(Writer(e if i else 3 * e, e) for i in range(n))
+        cells = (nn.GRUCell(e if i else 3 * e, e) for i in range(n))
+        self.writers = nn.ModuleList(nn.ModuleDict({"cell": cell}) for cell in cells)
         self.read_out = nn.Linear(4 * e, 2 * e)
         self.head = nn.Linear(e, vocab_size, bias=False)
 
@@ -191,7 +180,7 @@ class Seq2Seq(InputOutput):
         """The next state of each layer."""
         after = []
         for i, (writer, before_BE) in enumerate(zip(self.writers, state, strict=True)):
-            x_BE = writer(self.drop(x_BE) if i else x_BE, before_BE)
+            x_BE = writer["cell"](self.drop(x_BE) if i else x_BE, before_BE)
             after.append(x_BE)
         return after
 

@@ -59,7 +59,7 @@ class CoPE(PositionalEncoding):
         scale_positions: bool,
     ) -> None:
         super().__init__()
-        _check(dims, gates, share_layers, every, combine, position)
+        _check(dims, share_layers, every, combine)
         self.gates, self.share_layers, self.scale_positions = gates, share_layers, scale_positions
         self.npos = dims.train_len + 1 if npos is None else npos
         self.counts = (dims.layer + 1) % every == 0
@@ -141,10 +141,7 @@ class CoPE(PositionalEncoding):
         return q_BHTD, key_BSE.view(*key_BSE.shape[:2], k_BHSD.shape[1], -1).transpose(1, 2)
 
 
-def _check(
-    dims: Dims, gates: str, share_layers: bool, every: int, combine: str, position: str
-) -> None:
-    sharing = "share_layers=true has no effect with"
+def _check(dims: Dims, share_layers: bool, every: int, combine: str) -> None:
     refuse_where(
         (
             every > dims.n_layers,
@@ -155,21 +152,6 @@ def _check(
             share_layers and every > 1 and combine in ("relative", "rope"),
             f"share_layers=true cannot go with every={every} and combine={combine}, whose "
             "layers differ: set share_layers=false or every=1",
-        ),
-        (
-            share_layers and dims.n_layers // every < 2,
-            f"{sharing} every={every} and n_layers={dims.n_layers}, which leave a single layer to "
-            "count in: set share_layers=false",
-        ),
-        (
-            share_layers and combine == "alibi_slope" and gates != "sep_keys",
-            f"{sharing} combine=alibi_slope and gates={gates}, which have no parameters: set "
-            "share_layers=false",
-        ),
-        (
-            combine == "alibi_slope" and position == "mlp",
-            "position=mlp has no effect with combine=alibi_slope, which multiplies the "
-            "position by a slope: set position=table or another combine",
         ),
     )
 

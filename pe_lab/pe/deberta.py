@@ -41,7 +41,7 @@ class DeBERTa(PositionalEncoding):
         max_len: PositiveInt | None,
     ) -> None:
         super().__init__()
-        _check(dims, absolute_layers, max_len)
+        _check(dims, absolute_layers)
         self.clip = dims.train_len if clip is None else clip
         self.mirrored, self.n_heads = mirrored, dims.n_heads
         self.relative = _table(2 * self.clip, dims.d_model)
@@ -104,16 +104,11 @@ def _table(rows: int, width: int) -> nn.Embedding:
     return table
 
 
-def _check(dims: Dims, absolute_layers: int, max_len: int | None) -> None:
+def _check(dims: Dims, absolute_layers: int) -> None:
     refuse_where(
         (
             absolute_layers > dims.n_layers,
             f"absolute_layers={absolute_layers} is more than the {dims.n_layers} layers there "
             f"are: set absolute_layers to {dims.n_layers} or less",
-        ),
-        (
-            absolute_layers == 0 and max_len is not None,
-            f"max_len={max_len} has no effect with absolute_layers=0, which needs no table "
-            "of absolute positions: set max_len=null or absolute_layers=1",
         ),
     )

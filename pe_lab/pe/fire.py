@@ -35,7 +35,7 @@ class FIRE(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
-        _check(dims, c, threshold, share_layers)
+        _check(dims, c, threshold)
         self.share_layers, self.threshold = share_layers, threshold * dims.train_len
         self.c = nn.Parameter(torch.tensor(float(c)))
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
@@ -69,14 +69,10 @@ class FIRE(PositionalEncoding):
         return (self.c.abs() * n).log1p()
 
 
-def _check(dims: Dims, c: float, threshold: float, share_layers: bool) -> None:
+def _check(dims: Dims, c: float, threshold: float) -> None:
     limits = torch.finfo(torch.float32)
     longest = max(float(dims.max_len), threshold * dims.train_len)
     refuse_where(
-        (
-            share_layers and dims.n_layers == 1,
-            "share_layers=true has no effect with n_layers=1: set share_layers=false",
-        ),
         (
             c < limits.tiny,
             f"c={c} is 0 in float32, and so is psi: set c to {limits.tiny:.3g} or more",

@@ -25,11 +25,6 @@ class Normalized(PositionalEncoding):
     ) -> None:
         super().__init__()
         self.whole_sequence = scale == "sequence"
-        if self.whole_sequence and max_len is not None:
-            raise ValueError(
-                f"max_len={max_len} has no effect with scale=sequence, which divides by each "
-                "sequence's length: set max_len=null or scale=max_len"
-            )
         shares = None
         if not self.whole_sequence:
             self.max_len = dims.max_len if max_len is None else max_len

@@ -65,7 +65,7 @@ class RoPE(PositionalEncoding):
         learned: bool = False,
     ) -> None:
         super().__init__()
-        _check(dims, logn, logn_clip, learned and (fraction < 1 or clip is not None))
+        _check(dims, logn, learned and (fraction < 1 or clip is not None))
         self.halves, self.logn, self.logn_clip = pairing == "half", logn, logn_clip
         if logn != "none" and logn_clip is None:
             self.logn_clip = logn == "test"
@@ -132,28 +132,14 @@ def scale(dims: Dims, k: float | None) -> float:
 def rope_frequencies(
     dims: Dims, base: float, fraction: float, drop: Drop | None, clip: Clip | None
 ) -> Tensor:
-    """The frequencies of the D/2 pairs, (D/2,); 0: a pair does not rotate.
-
-    Raises:
-        ValueError: a key has no effect beside the others, or no pair is left.
-    """
+    """The frequencies of the D/2 pairs, (D/2,); 0: a pair does not rotate."""
     pairs = dims.head_dim // 2
     rotated = math.floor(fraction * pairs)
     refuse_where(
         (
-            fraction == 1 and drop is not None,
-            f"drop={drop} has no effect with fraction=1, which drops no pair: set fraction below "
-            "1, or drop=null",
-        ),
-        (
             not rotated,
             f"fraction={fraction:g} of {pairs} pairs leaves none that rotates: set fraction to "
             f"{1 / pairs:.3g} or more, or pe=none",
-        ),
-        (
-            base <= 1 and bool(drop or clip),
-            f"base={base:g} rotates no pair more slowly than another, which "
-            f"{f'drop={drop}' if drop else f'clip={clip}'} needs: set base above 1",
         ),
     )
     if drop is None:
@@ -169,11 +155,6 @@ def _clipped(theta_M: Tensor, clip: Clip, train_len: int) -> Tensor:
     slow = (theta_M < 2 * math.pi / train_len) & (theta_M > 0)
     n = int(slow.sum())
     refuse_where(
-        (
-            not n,
-            f"clip={clip} has no effect, every pair rotates at least once within the trained "
-            f"length of {train_len}: set clip=null",
-        ),
         (
             clip == "hard" and n == int((theta_M > 0).sum()),
             f"clip=hard leaves no pair that rotates, as none does so once within the trained "
@@ -193,14 +174,9 @@ def check_pairs(dims: Dims) -> None:
         raise ValueError(f"{dims.head_width_reason}, but rotation needs pairs: choose {even}")
 
 
-def _check(dims: Dims, logn: LogN, logn_clip: bool | None, moved: bool) -> None:
+def _check(dims: Dims, logn: LogN, moved: bool) -> None:
     check_pairs(dims)
     refuse_where(
-        (
-            logn == "none" and logn_clip is not None,
-            f"logn_clip={str(logn_clip).lower()} has no effect with logn=none: set logn=train "
-            "or logn=test, or logn_clip=null",
-        ),
         (
             logn != "none" and dims.train_len < 2,
             f"logn={logn} divides by the logarithm of the trained length, which is 0 for "

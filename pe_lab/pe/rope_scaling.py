@@ -270,11 +270,6 @@ class DynamicNTK(RoPE):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
-        if k is not None and factor != 1:
-            raise ValueError(
-                f"factor={factor:g} has no effect with k={k:g}, which fixes the scale: leave one "
-                "of them out"
-            )
         self.factor, self.fixed = factor, k is not None
         share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
         self.powers = nn.Buffer(-slowest_by_k(dims) * share, persistent=False)

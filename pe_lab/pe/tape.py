@@ -38,11 +38,6 @@ class TAPE(PositionalEncoding):
         super().__init__()
         check_pairs(dims)
         self.frequencies = nn.Buffer(frequencies(dims.head_dim, base), persistent=False)
-        if dims.n_layers == 1 and width is not None:
-            raise ValueError(
-                f"width={width} has no effect in the only layer, which updates nothing: set "
-                "width=null, or give it more layers"
-            )
         self.updates = dims.layer < dims.n_layers - 1
         self.width: int | None = None
         if not self.updates:

@@ -56,7 +56,7 @@ def refusal(
     if model_config.restarts_positions and not positions.increasing:
         return "is not possible: this model restarts positions, and these do not only increase"
     if reason := model_config.refuses(encoding):
-        return reason.replace(" ({fitting})", "")
+        return reason
     if encoding.reads_positions is None:
         return None
     if len(positions.axes) not in (0, encoding.axes):

@@ -74,9 +74,8 @@ class Plan:
     def model(self) -> Model:
         """The model with its initial weights."""
         words, separator = self.task.vocab, self.task.separator
-        longest = max(self.task.split(name).n_tokens for name in (TRAIN, *self.splits))
         place = None if separator is None else words.index(separator)
-        vocabulary = Vocabulary(len(words), place, self.dims.train_len, longest)
+        vocabulary = Vocabulary(len(words), place)
         # A copy: another model of this plan begins with the same weights.
         encodings = deepcopy(self.encodings)
         with torch.random.fork_rng():
