@@ -52,7 +52,7 @@ def claims() -> Table:
     """Return the table of the claims on suite v2."""
     suite, rows = shipped().suite, read_shipped(shipped().suite)
     written = read_claims(shipped_file("v2.claims.yaml"), suite)
-    return claims_table(written, decide_claims(written, suite, rows, rows.clear()))
+    return claims_table(decide_claims(written, suite, rows, rows.clear()))
 
 
 def number(words: str) -> str:

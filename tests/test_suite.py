@@ -99,7 +99,6 @@ def test_work_is_selected_by_part_task_entry_column_and_phase() -> None:
         (["v2", "tasks=flip"], "tasks=flip: did you mean flipflop?"),
         (["v2", "phases=scores"], "phases=scores: did you mean score?"),
         (["v2", "pe=copee"], "pe=copee: did you mean cope?"),
-        (["v2", "budget=2"], "budget=2: give a number with its unit"),
         (["v2", "train.steps=3"], "suite train.steps=3: "),
         (["v2", "force=true"], "suite force=true: "),
     ],

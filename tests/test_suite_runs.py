@@ -90,11 +90,6 @@ def test_a_failed_run_does_not_stop_the_suite_and_is_tried_again(
     assert {*rows["entry"]} == {"alibi"}
 
 
-def test_the_budget_begins_no_run(here: Here, tmp_path: Path) -> None:
-    assert "the budget is over" in succeeded(here(*tiny_suite(tmp_path), "budget=0.001s")).out
-    assert not folders(tmp_path)
-
-
 def test_a_score_without_tuning_is_refused(here: Here, tmp_path: Path) -> None:
     ended = here(*tiny_suite(tmp_path), "pe=none", "phases=score")
     assert_refused(ended, "give phases=tuning,score", status=1)

@@ -143,7 +143,7 @@ def _print_claims(
         f"{claim} is exploratory: {why}"
         for claim, why in exploratory.select("claim", "exploratory").iter_rows()
     ]
-    table = claims_table(claims, tests)
+    table = claims_table(tests)
     print_tables(options.format, [table], tests, notes, {"verdicts": verdicts(tests)})
 
 

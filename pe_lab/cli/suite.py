@@ -4,7 +4,6 @@
     pe-lab suite v2                              trains it, the cheapest task first
     pe-lab suite v2 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
     pe-lab suite v2 part=1 columns=conv          one part of the work, one column
-    pe-lab suite v2 budget=2h                    starts no run after two hours
     pe-lab suite v2 --config-dir mine pe=mine    your encoding, like all others
     pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
     pe-lab suite v2 phases=tuning,score,more_seeds,longer    phases beside the default ones
@@ -18,12 +17,8 @@ cells a second time, in a runs_dir of its own. As many runs are trained at once 
 trains what is missing. docs/suite.md has the protocol.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BeforeValidator
 
 from pe_lab.config.choices import choices
 from pe_lab.core.console import console
@@ -34,15 +29,6 @@ from pe_lab.results.format import print_tables
 from pe_lab.store.run_id import excluded
 from pe_lab.suite.rows import read_own
 from pe_lab.suite.suite import load_suite
-
-UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-
-
-def _seconds(text: str) -> float:
-    number = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text)
-    if number is None:
-        raise ValueError("give a number with its unit, like 90m, 2h or 1d")
-    return float(number[1]) * UNITS[number[2]]
 
 
 class SuiteOptions(Options, extra="allow"):
@@ -55,7 +41,6 @@ class SuiteOptions(Options, extra="allow"):
     phases: CommaSeparated[str] | None = None
     columns: CommaSeparated[str] | None = None
     part: CommaSeparated[str] | None = None
-    budget: Annotated[float, BeforeValidator(_seconds)] | None = None
     dry: Flag = False
     shipped: Flag = True
     runs_dir: Path = Path("runs")
@@ -106,9 +91,9 @@ def show(words: Sequence[str]) -> None:
     if not missing:
         console().print(f"nothing is missing: finished runs in {options.runs_dir} count")
     elif trainer is not None:
-        trainer.train(works, options.budget)
+        trainer.train(works)
         waiting = known.cost_table(works).frame.filter(phase="score")["missing"].sum()
-        if waiting and options.budget is None and "tuning" not in works[0].phases:
+        if waiting and "tuning" not in works[0].phases:
             raise PeLabError("entries without a tuned rate are left: give phases=tuning,score")
         where = "" if suite.name == "v2" else f" suite={suite.name}"
         console().print(f"look at it: pe-lab leaderboard{where}")

@@ -12,7 +12,7 @@ from pe_lab.explain.cells import Cell as Diagnosed
 from pe_lab.report.charts import CONFIG, Chart, Spec, specification
 from pe_lab.report.html import rendered
 from pe_lab.suite.scores import Scores
-from pe_lab.suite.tables import Places, entries_table, places_on, task_table
+from pe_lab.suite.tables import counts, entries_table, task_table
 
 GENERATOR = "pe-lab leaderboard"
 NOT_RUN, UNLEARNED = "missing", "unlearned"
@@ -36,7 +36,7 @@ def leaderboard_page(
         notes: what stands at its end.
         command: the one that made it.
     """
-    suite = scores.suite
+    suite, rows = scores.suite, counts(scores).filter(pl.col("task").is_in(tasks))
     return rendered(
         "pe_lab.report",
         "leaderboard.html",
@@ -51,21 +51,10 @@ def leaderboard_page(
             heat_map(scores, tasks),
         ),
         columns={name: column.words for name, column in suite.columns.items()},
-        entries=dict.fromkeys(base for base, _ in _rows(scores, tasks)),
+        entries=rows["base"].unique().sort(),
         tasks=[(task, task_table(scores, task, why), _seeds(scores, task)) for task in tasks],
         notes=notes,
     )
-
-
-def _rows(scores: Scores, tasks: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the entries without their column, and the columns: those with the most tasks first,
-    then by their mean success rate."""
-    places = [places_on(scores, task) for task in tasks]
-    rates: dict[tuple[str, str], list[float]] = {}
-    for of in places:
-        for key, row in of.items():
-            rates.setdefault(key, []).append(row["k"] / row["n"])
-    return sorted(rates, key=lambda key: (-len(rates[key]), -sum(rates[key])))
 
 
 def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) -> Spec:
@@ -79,16 +68,17 @@ def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) 
     suite = scores.suite
     parts = [*suite.columns][:2]
     families = {task: suite.tasks[task].family for task in tasks}
-    places = {task: places_on(scores, task) for task in tasks}
+    rows = counts(scores).filter(pl.col("task").is_in(tasks), pl.col("column").is_in(parts))
+    cells = {(r["base"], r["task"], r["column"]): r for r in rows.iter_rows(named=True)}
+    rates = rows.group_by("base", maintain_order=True).agg(
+        tasks=pl.col("task").n_unique(), rate=(pl.col("k") / pl.col("n")).mean()
+    )
+    rates = rates.sort("tasks", "rate", descending=True, maintain_order=True)
     least = len(tasks) / 2 if at_least_half else 1
-    bases = [
-        base
-        for base in dict.fromkeys(base for base, part in _rows(scores, tasks) if part in parts)
-        if sum(any((base, part) in of for part in parts) for of in places.values()) >= least
-    ]
+    bases = rates.filter(pl.col("tasks") >= least)["base"].to_list()
     values = [
         {"entry": base, "task": task, "group": families[task], "part": part,
-         **_part(places[task], base, part)}
+         **_part(cells.get((base, task, part)))}
         for base, task, part in product(bases, tasks, parts)
     ]  # fmt: skip
     lines = [f"Seeds that generalise to every scored split, in %. Suite {suite.version}."]
@@ -108,13 +98,11 @@ def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) 
     return spec | {"padding": padding, "config": config}
 
 
-def _part(places: Places, base: str, part: str) -> dict[str, Any]:
+def _part(row: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what a part of a cell shows."""
-    row = places.get((base, part))
     if row is None:
         return {"kind": NOT_RUN, "text": ""}
-    share = row["k"] / row["n"]
-    kind = UNLEARNED if 2 * row["learned"] < row["n"] else ""
+    share, kind = row["k"] / row["n"], "" if row["fit"] else UNLEARNED
     return {"kind": kind, "text": f"{100 * share:.0f}", "share": round(share, 3)}
 
 
@@ -146,8 +134,7 @@ def _seeds(scores: Scores, task: str) -> Chart:
     """Return every seed of a task as a dot on each scored split, and k/n."""
     splits = [*scores.suite.tasks[task].thresholds]
     cells = scores.cells.filter(task=task)
-    names = task_table(scores, task, {}).frame["entry"]
-    entries = [name.removesuffix(" (yours)") for name in names]
+    entries = task_table(scores, task, {}).frame["entry"].to_list()
     dots = scores.rows.filter("counts", pl.col("error").is_not_null(), task=task)
     values: list[dict[str, Any]] = [
         {**row, "error": round(100 * row["error"], 3)}

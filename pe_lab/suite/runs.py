@@ -36,8 +36,6 @@ from pe_lab.train.plan import Plan, plan
 EVERY = 10
 """Of this many cells, a task with an entry, the phase ``again`` trains one a second time."""
 ENDED = ("finished", "finished before")
-LEFT = ("interrupted", "running", "not begun")
-"""The states of runs that a signal or the budget stopped, or left out."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +255,6 @@ class Trainer:
     known: Known
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-    left: int = 0
 
     def __post_init__(self) -> None:
         self._pairs: dict[tuple[str, str], tuple[tuple[str, ...], Plan] | None] = {}
@@ -283,34 +280,29 @@ class Trainer:
             name = f"suite-{self.suite.name}"
             self._sweep = Sweep(line, [line.words], str(self.runs_dir), name)
 
-    def train(self, works: Sequence[Work], budget_s: float | None = None) -> None:
+    def train(self, works: Sequence[Work]) -> None:
         """Train all missing runs, the cheapest task of each part first.
-
-        Args:
-            budget_s: seconds after which no run is begun.
 
         Raises:
             PeLabError: some runs did not finish; the same command trains what is missing.
             Interrupted: a signal came; the same command continues.
         """
-        until = None if budget_s is None else time.time() + budget_s
         ended: Exception | Interrupted | None = None
         try:
             if self._sweep is not None:
                 with self._sweep.running():
                     for work in works:
-                        self._train_part(work, until)
+                        self._train_part(work)
         except (Exception, Interrupted) as error:
             ended = error
+        conclude(ended, "the same command")
         refused = (f"not run: {t} {entry}: {why}" for (t, entry), why in self.refused.items())
         for line in (*self.failed, *refused):
             console().print(line, soft_wrap=True)
-        conclude(ended, "the same command")
-        again = "the same command runs only what is missing"
-        if until is not None and time.time() >= until:
-            console().print(f"the budget is over: {again}")
-        elif self.failed or self.left:
-            raise PeLabError(f"{len(self.failed) + self.left} runs not finished: {again}")
+        if self.failed:
+            raise PeLabError(
+                f"{len(self.failed)} of the runs above not finished: the same command tries again"
+            )
 
     def _compose(self, task: str, entry: str) -> tuple[CommandLine, DictConfig] | None:
         """Compose a pair of task and entry; return None if the entry refuses the task."""
@@ -338,16 +330,14 @@ class Trainer:
         self._pairs[task, entry] = (*words, *others), planned
         return line, cfg
 
-    def _train_part(self, work: Work, until: float | None) -> None:
+    def _train_part(self, work: Work) -> None:
         costs = {t: sum(self.known.seconds(t, e) for e in work.entries) for t in work.tasks}
         for task, phase in product(sorted(work.tasks, key=lambda task: costs[task]), work.phases):
             # What a round of tuning measures decides which runs the next one has.
             while runs := self.known.next_runs(work, task, phase):
-                if until is not None and time.time() >= until:
-                    return
-                self._launch(runs, until)
+                self._launch(runs)
 
-    def _launch(self, runs: Sequence[Run], until: float | None) -> None:
+    def _launch(self, runs: Sequence[Run]) -> None:
         assert self._sweep is not None
         possible = [run for run in runs if self._pairs[run.task, run.entry] is not None]
         jobs = [self._job(number, run) for number, run in enumerate(possible, 1)]
@@ -356,15 +346,12 @@ class Trainer:
         try:
             if missing:
                 with printing_progress(missing, len(jobs)):
-                    launch_all(missing, self._sweep.launch(jobs, until))
+                    launch_all(missing, self._sweep.launch(jobs))
         finally:
             outcomes = [(job, job.outcome()) for job in jobs]
             counts = Counter(outcome.state for _, outcome in outcomes)
-            self.left += sum(counts[state] for state in LEFT)
             self.failed += [
-                f"{job.label}: {outcome}"
-                for job, outcome in outcomes
-                if outcome.state not in (*ENDED, *LEFT)
+                f"{job.label}: {outcome}" for job, outcome in outcomes if outcome.state not in ENDED
             ]
             states = ", ".join(f"{n} {state}" for state, n in counts.items())
             took = duration(time.monotonic() - began)

@@ -62,9 +62,9 @@ def shipped_diagnoses(suite: Suite) -> list[Diagnosed]:
     for part in rows.partition_by(RUN, maintain_order=True):
         one = part.row(0, named=True)
         numbers = [Row(*row) for row in part.select(*Row.__annotations__).iter_rows()]
-        run = one["run_id"].rpartition("-")[2]
-        facts = (one[key] for key in ("method", "split", "guess", "guess_in_domain", "answers"))
-        diagnosis = Diagnosis(run, *facts, [], numbers)
+        keys = ("method", "split", "guess", "guess_in_domain", "answers")
+        facts = {key: one[key] for key in keys} | {"run": one["run_id"].rpartition("-")[2]}
+        diagnosis = Diagnosis(**facts, heads=[], rows=numbers)
         place = one["task"], one["entry"].partition(" ")[0], one["entry"], one["seed"]
         found.append(Diagnosed(Path(one["run_id"]), *place, diagnosis))
     return found
