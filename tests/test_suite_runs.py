@@ -92,7 +92,7 @@ def test_a_failed_run_does_not_stop_the_suite_and_is_tried_again(
 
 def test_a_score_without_tuning_is_refused(here: Here, tmp_path: Path) -> None:
     ended = here(*tiny_suite(tmp_path), "pe=none", "phases=score")
-    assert_refused(ended, "give phases=tuning,score", status=1)
+    assert_refused(ended, "none on flipflop has no tuned rate: give phases=tuning,score")
 
 
 def test_another_task_is_refused(here: Here, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import fmean
 
 import polars as pl
-from omegaconf import DictConfig
 
-from pe_lab.config.compose import CommandLine, check_composed, compose
+from pe_lab.config.compose import CommandLine, Composer, check_composed, composing
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.output import counted
 from pe_lab.core.rng import generator
 from pe_lab.core.suggest import check_known
 from pe_lab.experiment.run import folder_of
@@ -257,28 +257,51 @@ class Trainer:
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._pairs: dict[tuple[str, str], tuple[tuple[str, ...], Plan] | None] = {}
+        self._plans: dict[tuple[str, str], Plan | None] = {}
         self._sweep: Sweep | None = None
 
     def compose(self, works: Sequence[Work]) -> None:
-        """Compose each pair of task and entry that lacks a run, and open the launcher.
+        """Compose each pair of task and entry that lacks a run, and the launcher.
 
         Raises:
             UsageError: a task is not the one that the suite has, or the launcher is wrong.
         """
-        pairs = {
-            (run.task, run.entry): None
-            for work in works
-            for task, phase in product(work.tasks, work.phases)
-            for run in self.known.next_runs(work, task, phase)
-        }
+        steps = [(work, *of) for work in works for of in product(work.tasks, work.phases)]
+        runs = [run for step in steps for run in self.known.next_runs(*step)]
+        untuned = {(t, entry) for work, t, _ in steps for entry in work.entries}
+        untuned -= self.known.rates.keys()
+        if untuned and TUNING not in (phase for *_, phase in steps):
+            task, entry = min(untuned)
+            raise UsageError(f"{entry} on {task} has no tuned rate: give phases=tuning,score")
+        pairs = dict.fromkeys((run.task, run.entry) for run in runs)
         with busy(f"composing {len(pairs)} pairs of task and entry"):
-            composed = [found for pair in pairs if (found := self._compose(*pair)) is not None]
-        if composed:
-            line, cfg = composed[0]
-            check_launcher(cfg)
-            name = f"suite-{self.suite.name}"
-            self._sweep = Sweep(line, [line.words], str(self.runs_dir), name)
+            with composing(self.line.config_dir) as composer:
+                self._plans = {pair: self._plan(*pair, composer) for pair in pairs}
+            for pair in list(pairs)[:1]:
+                line = replace(self.line, words=self._words(*pair), multirun=False)
+                name = f"suite-{self.suite.name}"
+                self._sweep = Sweep(line, [line.words], str(self.runs_dir), name)
+                check_launcher(self._sweep.cfg)
+
+    def _words(self, task: str, entry: str) -> list[str]:
+        return [*self.suite.run_words(task, entry), *self.line.words]
+
+    def _plan(self, task: str, entry: str, composer: Composer) -> Plan | None:
+        """Return the plan of an entry's runs on a task; None if it refuses the task."""
+        config = check_composed(composer.job(self._words(task, entry)))
+        try:
+            planned = plan(config)
+        except UsageError as error:
+            self.refused[task, entry] = str(error)
+            return None
+        digest = task_digest(planned.resolved, planned.task.contents())
+        if digest != self.suite.tasks[task].digest:
+            raise UsageError(
+                f"the task {task} composes to {digest}, suite {self.suite.name} has "
+                f"{self.suite.tasks[task].digest}: remove what changes it, or give your suite this "
+                "digest (in quotes)"
+            )
+        return planned
 
     def train(self, works: Sequence[Work]) -> None:
         """Train all missing runs, the cheapest task of each part first.
@@ -288,11 +311,12 @@ class Trainer:
             Interrupted: a signal came; the same command continues.
         """
         ended: Exception | Interrupted | None = None
+        if self._sweep is None:
+            return
         try:
-            if self._sweep is not None:
-                with self._sweep.running():
-                    for work in works:
-                        self._train_part(work)
+            with self._sweep.running():
+                for work in works:
+                    self._train_part(work, self._sweep)
         except (Exception, Interrupted) as error:
             ended = error
         conclude(ended, "the same command")
@@ -300,83 +324,51 @@ class Trainer:
         for line in (*self.failed, *refused):
             console().print(line, soft_wrap=True)
         if self.failed:
-            raise PeLabError(
-                f"{len(self.failed)} of the runs above not finished: the same command tries again"
-            )
+            raise PeLabError(f"{counted(len(self.failed), 'run')} not finished: repeat the command")
 
-    def _compose(self, task: str, entry: str) -> tuple[CommandLine, DictConfig] | None:
-        """Compose a pair of task and entry; return None if the entry refuses the task."""
-        words = self.suite.run_words(task, entry)
-        line = replace(self.line, words=[*words, *self.line.words], multirun=False)
-        (cfg,) = compose(line)
-        config = check_composed(cfg)
-        try:
-            planned = plan(config)
-        except UsageError as error:
-            self.refused[task, entry] = str(error)
-            self._pairs[task, entry] = None
-            return None
-        digest = task_digest(planned.resolved, planned.task.contents())
-        if digest != self.suite.tasks[task].digest:
-            raise UsageError(
-                f"the task {task} composes to {digest}, suite {self.suite.name} has "
-                f"{self.suite.tasks[task].digest}: remove what changes it, or give your suite this "
-                "digest (in quotes)"
-            )
-        check_known(
-            f"{task}: split {{}}", self.suite.tasks[task].generalises, config.task["splits"]
-        )
-        others = (word for word in self.line.words if not word.startswith("hydra"))
-        self._pairs[task, entry] = (*words, *others), planned
-        return line, cfg
-
-    def _train_part(self, work: Work) -> None:
+    def _train_part(self, work: Work, sweep: Sweep) -> None:
         costs = {t: sum(self.known.seconds(t, e) for e in work.entries) for t in work.tasks}
         for task, phase in product(sorted(work.tasks, key=lambda task: costs[task]), work.phases):
             # What a round of tuning measures decides which runs the next one has.
             while runs := self.known.next_runs(work, task, phase):
-                self._launch(runs)
+                began, jobs = time.monotonic(), self._jobs(runs)
+                try:
+                    if missing := [job for job in jobs if job.missing]:
+                        with printing_progress(missing, len(jobs)):
+                            launch_all(missing, sweep.launch(jobs))
+                finally:
+                    self._record(runs, jobs, f"{task}, {phase}", time.monotonic() - began)
 
-    def _launch(self, runs: Sequence[Run]) -> None:
-        assert self._sweep is not None
-        possible = [run for run in runs if self._pairs[run.task, run.entry] is not None]
-        jobs = [self._job(number, run) for number, run in enumerate(possible, 1)]
-        missing = [job for job in jobs if job.missing]
-        began, first = time.monotonic(), runs[0]
-        try:
-            if missing:
-                with printing_progress(missing, len(jobs)):
-                    launch_all(missing, self._sweep.launch(jobs))
-        finally:
-            outcomes = [(job, job.outcome()) for job in jobs]
-            counts = Counter(outcome.state for _, outcome in outcomes)
-            self.failed += [
-                f"{job.label}: {outcome}" for job, outcome in outcomes if outcome.state not in ENDED
-            ]
-            states = ", ".join(f"{n} {state}" for state, n in counts.items())
-            took = duration(time.monotonic() - began)
-            if jobs:
-                console().print(f"{first.task}, {first.phase}: {states}, {took}")
-            self.known.begun |= {*runs}
-            rows = rows_of(self.suite, runs_of(job.folder.path for job in jobs), self._folder)
-            others = self.known.own.join(rows, on="run_id", how="anti")
-            self.known.update(pl.concat([others, rows]))
+    def _record(self, runs: Sequence[Run], jobs: Sequence[Job], stage: str, seconds: float) -> None:
+        """Print how jobs ended, and take what they measured."""
+        outcomes = {job.label: job.outcome() for job in jobs}
+        states = Counter(outcome.state for outcome in outcomes.values())
+        if jobs:
+            said = ", ".join(f"{n} {state}" for state, n in states.items())
+            console().print(f"{stage}: {said}, {duration(seconds)}")
+        ended = ((label, one) for label, one in outcomes.items() if one.state not in ENDED)
+        self.failed += [f"{label}: {outcome}" for label, outcome in ended]
+        self.known.begun |= {*runs}
+        folder = None if self.line.config_dir is None else Path(self.line.config_dir)
+        rows = rows_of(self.suite, runs_of(job.folder.path for job in jobs), folder)
+        others = self.known.own.join(rows, on="run_id", how="anti")
+        self.known.update(pl.concat([others, rows]))
 
-    @property
-    def _folder(self) -> Path | None:
-        return None if self.line.config_dir is None else Path(self.line.config_dir)
-
-    def _job(self, number: int, run: Run) -> Job:
-        pair = self._pairs[run.task, run.entry]
-        assert pair is not None
-        words, planned = pair
-        train = replace(planned.config.train, lr=run.lr, steps=run.steps)  # type: ignore[type-var]
-        config = replace(planned.config, train=train, seed=run.seed)  # type: ignore[type-var]
-        folder = folder_of(replace(planned, config=config))
-        # A run of a suite is measured at its end alone.
-        values = {"train.lr": run.lr, "train.steps": run.steps, "seed": run.seed,
-                  "eval.every": run.steps}  # fmt: skip
-        kept = (word for word in words if word.partition("=")[0] not in values)
-        every = [*kept, *(f"{key}={value!r}" for key, value in values.items())]
-        done = (folder.path / "summary.json").exists()
-        return Job(number, every, {}, str(run), folder, done, run.steps)
+    def _jobs(self, runs: Sequence[Run]) -> list[Job]:
+        """Return the runs, but for those whose entry refuses the task, as jobs of a sweep."""
+        plans = [(run, one) for run in runs if (one := self._plans[run.task, run.entry])]
+        jobs = []
+        for number, (run, planned) in enumerate(plans, 1):
+            train = replace(planned.config.train, lr=run.lr, steps=run.steps)  # type: ignore[type-var]
+            config = replace(planned.config, train=train, seed=run.seed)  # type: ignore[type-var]
+            folder = folder_of(replace(planned, config=config))
+            # A run of a suite is measured at its end alone.
+            values = {"train.lr": run.lr, "train.steps": run.steps, "seed": run.seed}
+            own = [f"{key}={value!r}" for key, value in {**values, "eval.every": run.steps}.items()]
+            kept = [
+                word for word in self._words(run.task, run.entry)
+                if word.partition("=")[0] != "train.steps" and not word.startswith("hydra")
+            ]  # fmt: skip
+            done = (folder.path / "summary.json").exists()
+            jobs.append(Job(number, [*kept, *own], {}, str(run), folder, done, run.steps))
+        return jobs
