@@ -40,7 +40,7 @@ RUNS = (
     | {"cope dropout": "task=flipflop pe=cope model.dropout=0.1"}
     | {name: f"task=selective_copy pe=none model={name}" for name in MODELS}
 )
-DIAGNOSED = [f"flipflop {pe}" for pe in ("rope", "alibi", "cope", "path")] + [
+DIAGNOSED = [f"flipflop {pe}" for pe in ("rope", "alibi", "cope", "fox")] + [
     f"selective_copy {pe}" for pe in ("t5", "learned")
 ]
 TABLES = {
@@ -120,27 +120,26 @@ def stored_table(name: str) -> dict[str, dict[str, str]]:
     return read_table(name, gzip.decompress((HERE / f"{name}.csv.gz").read_bytes()).decode())
 
 
-def same(new: Any, old: Any) -> bool:
-    """Tell whether two values are equal, numbers and lists of numbers within 1e-6."""
+def same(new: Any, old: Any, tolerance: float) -> bool:
+    """Tell whether two values are equal, numbers and lists of numbers within the tolerance."""
     try:
         pairs = list(zip(map(float, str(new).split()), map(float, str(old).split()), strict=True))
     except ValueError:
         return bool(new == old)
-    return all(
-        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) or (a != a and b != b) for a, b in pairs
-    )
+    near = (math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) for a, b in pairs)
+    return all(near) or str(new) == str(old)
 
 
-def differences(new: dict[str, Any], old: dict[str, Any], at: str = "") -> list[str]:
+def differences(new: dict[str, Any], old: dict[str, Any], tolerance: float) -> list[str]:
     """Return a line for each number of ``old`` that ``new`` lacks or has otherwise."""
     lines = []
     for key, value in old.items():
         if key not in new:
-            lines.append(f"{at}{key}: missing, was {value}")
+            lines.append(f"{key}: missing, was {value}")
         elif isinstance(value, dict):
-            lines += differences(new[key], value, f"{at}{key} / ")
-        elif not same(new[key], value):
-            lines.append(f"{at}{key}: {new[key]}, was {value}")
+            lines += [f"{key} / {line}" for line in differences(new[key], value, tolerance)]
+        elif not same(new[key], value, tolerance):
+            lines.append(f"{key}: {new[key]}, was {value}")
     return lines
 
 

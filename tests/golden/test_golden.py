@@ -8,34 +8,43 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import make
 import pytest
 
 PROGRAM = str(Path(sys.executable).with_name("pe-lab"))
 NUMBERS = json.loads(make.NUMBERS.read_text())
-QUICK_RUNS = ("flipflop cope", "flipflop learned", "selective_copy rope")
+QUICK_RUNS = ("flipflop combined", "flipflop learned", "selective_copy rope")
 QUICK_TABLES = ("suite", "findings")
 GONE: set[str] = set()
 """Columns of csv that have gone on purpose since v0.2."""
 
 
-def in_parts(names: list[str], quick: tuple[str, ...]) -> list[object]:
+def in_parts(names: list[str], quick: tuple[str, ...]) -> list[Any]:
     """Mark the names that are no quick ones, which run with ``make test-golden`` alone."""
     return [n if n in quick else pytest.param(n, marks=pytest.mark.golden) for n in names]
 
 
-def assert_same(new: dict[str, object], old: dict[str, object]) -> None:
-    lines = make.differences(new, old)
+def assert_same(new: dict[str, Any], old: dict[str, Any], tolerance: float) -> None:
+    lines = make.differences(new, old, tolerance)
     assert not lines, "\n".join([f"{len(lines)} numbers differ from v0.2", *lines[:20]])
+
+
+def assert_same_run(new: dict[str, Any], old: dict[str, Any]) -> None:
+    """Rounding differs by less than 1e-6 in the first 20 steps, and training amplifies it."""
+    steps = ("5", "10", "15", "20")
+    first, was = ({step: run["train"].get(step) for step in steps} for run in (new, old))
+    assert_same(first, was, 1e-6)
+    assert_same(new, old, 5e-5)
 
 
 @pytest.mark.parametrize("name", in_parts(list(make.RUNS), QUICK_RUNS))
 def test_a_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
     new = make.train(PROGRAM, name, tmp_path)
-    assert_same(new, NUMBERS["runs"][name])
-    if name in make.DIAGNOSED and name not in QUICK_RUNS:
-        assert_same(make.diagnose(PROGRAM, tmp_path), NUMBERS["diagnoses"][name])
+    assert_same_run(new, NUMBERS["runs"][name])
+    if name in make.DIAGNOSED:
+        assert_same(make.diagnose(PROGRAM, tmp_path), NUMBERS["diagnoses"][name], 1e-4)
 
 
 @pytest.mark.golden
@@ -50,11 +59,11 @@ def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert not list(tmp_path.glob("*/*/*/summary.json"))
-    assert_same(make.train(PROGRAM, name, tmp_path), NUMBERS["runs"][name])
+    assert_same_run(make.train(PROGRAM, name, tmp_path), NUMBERS["runs"][name])
 
 
 @pytest.mark.parametrize("name", in_parts(list(make.TABLES), QUICK_TABLES))
 def test_a_table_is_as_in_v02(name: str) -> None:
     old = make.stored_table(name)
     kept = {key: {c: v for c, v in row.items() if c not in GONE} for key, row in old.items()}
-    assert_same(make.read_table(name, make.print_table(PROGRAM, name)), kept)
+    assert_same(make.read_table(name, make.print_table(PROGRAM, name)), kept, 1e-9)
