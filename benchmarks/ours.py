@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmarks.gauges import Step
 from pe_lab.config.compose import check_composed
-from pe_lab.config.schema import Config, TrainConfig, register_resolvers
+from pe_lab.config.schema import Config, TrainConfig
 from pe_lab.core.dropout import Drop
 from pe_lab.core.instantiate import instantiate
 from pe_lab.core.rng import generator
@@ -45,7 +45,6 @@ class Built:
 
 def composed(*overrides: str) -> Config:
     """The configuration of a run with these overrides."""
-    register_resolvers()
     with initialize_config_module("pe_lab.conf", version_base="1.3"):
         return check_composed(compose("config", list(overrides), return_hydra_config=True))
 

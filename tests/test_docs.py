@@ -17,7 +17,7 @@ from docs import facts, findings, generate, pictures
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.config.choices import choices
 from pe_lab.config.compose import CommandLine, check_composed, compose
-from pe_lab.config.schema import register_resolvers, to_dict
+from pe_lab.config.schema import to_dict
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.results.table import flat
 from pe_lab.sweeps.launchers import register_choices
@@ -213,7 +213,6 @@ def test_a_finding_that_nobody_has_judged_is_in_the_table() -> None:
 @pytest.mark.extended
 def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
     """The filters of ``results`` select the first job of each line, and every value of a sweep."""
-    register_resolvers()
     register_choices()
     written = yaml.safe_load(findings.SOURCE.read_text("utf-8"))["findings"]
     for name, finding in written.items():

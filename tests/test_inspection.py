@@ -19,7 +19,6 @@ from program import ROOT, Here, assert_has, assert_refused, succeeded, the_run
 from docs.facts import names, section
 from pe_lab.cli.inspect import lines
 from pe_lab.cli.run_argument import find_run
-from pe_lab.config.schema import register_resolvers
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.explain.inspect import Answer, Head, inspect_run
@@ -58,7 +57,6 @@ TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
 
 @pytest.mark.parametrize("task", TASKS)
 def test_tokens_and_answers_of_every_task(task: str, fake: Fake) -> None:
-    register_resolvers()
     text = yaml.safe_load((ROOT / "conf" / "task" / f"{task}.yaml").read_text())
     resolved: Any = OmegaConf.to_container(
         OmegaConf.create({"task": text, "train": {"length": 32}}), resolve=True

@@ -16,7 +16,7 @@ from suites import folders
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.compose import compose
-from pe_lab.config.schema import register_resolvers, to_dict, validated
+from pe_lab.config.schema import to_dict, validated
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
@@ -51,7 +51,6 @@ def identities(*words: str) -> list[str]:
 
 def line(*words: str, folder: Path | None = None) -> tuple[list[dict[str, str]], list[str]]:
     """The overrides of each job of ``pe-lab -m WORDS``, and those passed to Hydra."""
-    register_resolvers()
     args = SimpleNamespace(overrides=list(words), multirun=True, config_dir=folder)
     found = [cfg.hydra.overrides.task for cfg in compose(args)]
     return [dict(word.split("=", 1) for word in job) for job in found], args.overrides

@@ -10,7 +10,6 @@ import pe_lab.train.plan
 from pe_lab.config import compose
 from pe_lab.config.compose import CommandLine
 from pe_lab.config.hydra_internals import Hydra
-from pe_lab.config.schema import register_resolvers
 from pe_lab.sweeps.launchers import register_choices
 
 LINES = {
@@ -35,7 +34,6 @@ def test_jobs_composed_together_are_those_composed_alone(
         return found
 
     register_choices()
-    register_resolvers()
     together = plain()
     # Every override counts as a choice of a file: each job is composed by itself.
     monkeypatch.setattr(compose, "_chooses_a_file", lambda hydra, override: True)

@@ -7,7 +7,6 @@ import pytest
 from omegaconf import OmegaConf
 from program import Here, the_run, tiny
 
-from pe_lab.config.schema import register_resolvers
 from pe_lab.experiment import environment
 
 
@@ -55,7 +54,6 @@ def test_a_run_that_goes_on_keeps_its_number(
 
 
 def test_launchers_count_one_for_auto(monkeypatch: pytest.MonkeyPatch, cores: None) -> None:
-    register_resolvers()
     for value, jobs, cpus in ((1, 4, 1), (2, 2, 2), ("auto", 4, 1), ("wrong", 4, 1)):
         cfg = OmegaConf.create({"t": value, "jobs": "${cores:${t}}", "cpus": "${cpus:${t}}"})
         assert (cfg.jobs, cfg.cpus) == (jobs, cpus)

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from program import Here, the_run, tiny
 
 from pe_lab.config.compose import CommandLine, compose
-from pe_lab.config.schema import check, register_resolvers
+from pe_lab.config.schema import check
 from pe_lab.config.schema import to_dict as dumped
 from pe_lab.core.errors import RunError
 from pe_lab.store.run_id import EXCLUDED, excluded, identity
@@ -22,7 +22,6 @@ from pe_lab.train.trainer import Trainer
 
 def resolved(*words: str) -> dict[str, Any]:
     """The configuration that these words make, as the run's identity is taken of it."""
-    register_resolvers()
     (cfg,) = compose(CommandLine.parse(tiny(*words)))
     content = OmegaConf.to_container(cfg, resolve=False)
     del content["hydra"]

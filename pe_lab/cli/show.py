@@ -176,7 +176,8 @@ def write_sequences(path: Path, header: dict[str, Any], batch: Batch) -> None:
 
 def _draw(config: "Config", task: Task, split: str, n: int | None) -> Batch:
     """The sequences that a run measures, or is trained on in their order."""
-    from pe_lab.train.batches import TrainData, evaluation_set, sequences_of
+    from pe_lab.train.batches import TrainData, evaluation_set
+    from pe_lab.train.plan import sequences_of
 
     if split != TRAIN:
         trained, tokens = task.split(TRAIN).n_tokens, task.split(split).n_tokens

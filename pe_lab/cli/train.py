@@ -14,7 +14,7 @@ from hydra.core.utils import configure_log
 from omegaconf import DictConfig
 
 from pe_lab.config.compose import GROUPS, CommandLine, check_composed, compose, to_hydra
-from pe_lab.config.schema import CONFIG_KEYS, Config, register_resolvers
+from pe_lab.config.schema import CONFIG_KEYS, Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
 from pe_lab.core.files import check_writable
@@ -117,7 +117,6 @@ def show_by_hydra(line: CommandLine) -> None:
     if "--cfg" in line.shows:
         # Its errors are sentences.
         compose(line)
-    register_resolvers()
     folder = [] if line.config_dir is None else ["--config-dir", line.config_dir]
     # Hydra reads sys.argv, and has its own exceptions raised with this variable.
     sys.argv = [sys.argv[0], *line.shows, *folder, *to_hydra(line.words)]

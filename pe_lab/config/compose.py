@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config.choices import bare_word, choices
-from pe_lab.config.schema import Config, check, register_resolvers
+from pe_lab.config.schema import Config, check
 from pe_lab.core.config_dir import use_config_dir
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.suggest import check_known, did_you_mean
@@ -106,7 +106,6 @@ def composing(config_dir: str | None) -> Iterator["Composer"]:
         UsageError: anything inside that Hydra or OmegaConf refuses.
     """
     folder = config_dir and use_config_dir(config_dir)
-    register_resolvers()
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -247,7 +246,6 @@ def check_composed(cfg: DictConfig) -> Config:
 
     Its key ``hydra`` holds Hydra's choices; a job that Hydra is calling has them in HydraConfig.
     """
-    register_resolvers()
     runtime = cfg.hydra.runtime if "hydra" in cfg else HydraConfig.get().runtime
     folders = [one.path for one in runtime.config_sources if one.schema == "file"]
     for folder in folders:

@@ -191,23 +191,6 @@ def join_seed(section: Mapping[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def register_resolvers() -> None:
-    """Register the resolvers of the yamls with OmegaConf.
-
-    ``${mul:a,b}`` and ``${add:a,b}``: splits relative to the task's values; ``${cores:threads}``:
-    the number of simultaneous jobs on this machine; ``${cpus:threads}``: the CPUs of one job of a
-    sweep. A value that is not a number is returned unchanged: the check of its key refuses it.
-    """
-    OmegaConf.register_new_resolver(
-        "mul", lambda a, b: int(a * b) if _is_number(a) else a, replace=True
-    )
-    OmegaConf.register_new_resolver(
-        "add", lambda a, b: int(a + b) if _is_number(a) else a, replace=True
-    )
-    OmegaConf.register_new_resolver("cores", _cores, replace=True)
-    OmegaConf.register_new_resolver("cpus", cpus, replace=True)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -222,3 +205,16 @@ def _cores(threads: Any = 1) -> int:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     return max(1, int(cpu_count()) // cpus(threads))
+
+
+RESOLVERS = {
+    "mul": lambda a, b: int(a * b) if _is_number(a) else a,
+    "add": lambda a, b: int(a + b) if _is_number(a) else a,
+    "cores": _cores,
+    "cpus": cpus,
+}
+"""Functions of the yamls: ``${mul:a,b}`` and ``${add:a,b}`` for splits relative to the task's
+values, ``${cores:threads}`` for the simultaneous jobs of this machine, ``${cpus:threads}`` for the
+CPUs of a job. A value that is not a number is left for the check of its key to refuse."""
+for _name, _function in RESOLVERS.items():
+    OmegaConf.register_new_resolver(_name, _function, replace=True)

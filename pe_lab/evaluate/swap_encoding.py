@@ -20,8 +20,8 @@ from pe_lab.evaluate.record import TRAINED
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.train.encodings import refusal
-from pe_lab.train.plan import Plan, initial_encodings
+from pe_lab.train.encodings import initial_encodings, refusal
+from pe_lab.train.plan import Plan
 
 _OPEN, _CLOSE = "[{(", "]})"
 _NAME = re.compile(r"[\w/.-]+")

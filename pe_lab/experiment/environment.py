@@ -218,10 +218,11 @@ def warnings_about(plan: Plan) -> list[str]:
             f"train.warmup={train.warmup} does not end before the last step, train.steps="
             f"{train.steps}: the learning rate never reaches train.lr"
         )
-    if not plan.reads_positions and not isinstance(plan.positions, Sequential):
+    reads = any(encoding.reads_positions for encoding in plan.encodings)
+    if not reads and not isinstance(plan.positions, Sequential):
         positions = config.names.get("positions")
         warnings.append(f"positions={positions} has no effect on pe={pe}, which reads no positions")
-    if plan.at_test_time and plan.origin is None:
+    if plan.origin is None and any(encoding.at_test_time for encoding in plan.encodings):
         warnings.append(
             f"pe={pe} is made for a trained rope at test time and trained from scratch here: to "
             f"measure it as intended, train pe=rope and run pe-lab eval run=.. pe={pe}"

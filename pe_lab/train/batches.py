@@ -58,12 +58,6 @@ def _finite(task: Task, seed: int) -> Any:
     return stored
 
 
-def sequences_of(most: int, length: int, train_len: int) -> int:
-    """How many sequences of a split to measure, where ``most`` of the training length are: fewer of
-    longer ones, so that all splits read equally many tokens."""
-    return max(1, most * min(length, train_len) // length)
-
-
 def evaluation_set(task: Task, split: str, n: int) -> Batch:
     """n sequences of a split, always the same n (fewer where its file holds fewer)."""
     stored = task.stored(split)

@@ -3,12 +3,30 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from pe_lab.config.schema import Config
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import check_section
+from pe_lab.core.rng import torch_seed
 from pe_lab.models.config import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
+
+
+def seed_of_weights(config: Config) -> int:
+    return config.seed if config.seed_init is None else config.seed_init
+
+
+def initial_encodings(
+    config: Config, dims: Dims, model_config: ModelConfig
+) -> list[PositionalEncoding]:
+    """The encoding of each layer. Their weights have a random stream of their own: with one seed,
+    every encoding starts from the same trunk."""
+    with torch.random.fork_rng():
+        torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
+        return build_encodings(config.pe, dims, model_config.without())
 
 
 def build_encodings(

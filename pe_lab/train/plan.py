@@ -20,11 +20,16 @@ from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
-from pe_lab.train.batches import sequences_of
-from pe_lab.train.encodings import build_encodings, refusal
+from pe_lab.train.encodings import initial_encodings, refusal, seed_of_weights
 from pe_lab.train.kernels import use_kernels
 from pe_lab.train.memory import min_bytes, refuse_beyond
 from pe_lab.train.origin import with_origin
+
+
+def sequences_of(most: int, length: int, train_len: int) -> int:
+    """How many sequences of a split to measure, where ``most`` of the training length are: fewer of
+    longer ones, so that all splits read equally many tokens."""
+    return max(1, most * min(length, train_len) // length)
 
 
 @dataclass(frozen=True)
@@ -57,16 +62,6 @@ class Plan:
         values = self.null_values | {"eval.skip_too_long": bool(self.too_long)}
         return replaced(to_dict(self.config), values)
 
-    @property
-    def reads_positions(self) -> bool:
-        """Whether any layer's encoding reads them."""
-        return any(encoding.reads_positions for encoding in self.encodings)
-
-    @property
-    def at_test_time(self) -> bool:
-        """Whether the encoding is made for a trained one, at test time."""
-        return any(encoding.at_test_time for encoding in self.encodings)
-
     def sequences(self, split: str, most: int) -> int:
         """How many sequences of a split to measure, where ``most`` of the training length are."""
         return sequences_of(most, self.task.split(split).n_tokens, self.dims.train_len)
@@ -94,7 +89,6 @@ def plan(config: Config) -> Plan:
     """
     config, origin = with_origin(config)
     task = build_task(config.task)
-    _check_length(config, task)
     model_config = instantiate(config.model, "model", ModelConfig)
     lengths = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
     with refused("positions: "):
@@ -111,7 +105,7 @@ def plan(config: Config) -> Plan:
         if reason := refusal(model_config, encoding, positions):
             raise UsageError(f"pe={config.names.get('pe')} {reason}")
     too_long = _too_long(config, limits, encodings)
-    _check_generation(config, task, encodings)
+    _check_lengths(config, task, encodings)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     groups = {"model": [model_config], "positions": [positions], "pe": encodings}
@@ -122,20 +116,6 @@ def plan(config: Config) -> Plan:
         null_values=null_values(to_dict(config), groups),
         origin=origin,
     )  # fmt: skip
-
-
-def initial_encodings(
-    config: Config, dims: Dims, model_config: ModelConfig
-) -> list[PositionalEncoding]:
-    """The encoding of each layer. Their weights have a random stream of their own: with one seed,
-    every encoding starts from the same trunk."""
-    with torch.random.fork_rng():
-        torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
-        return build_encodings(config.pe, dims, model_config.without())
-
-
-def seed_of_weights(config: Config) -> int:
-    return config.seed if config.seed_init is None else config.seed_init
 
 
 @contextmanager
@@ -163,24 +143,19 @@ def build_task(section: Mapping[str, Any]) -> Task:
     return task
 
 
-def _check_length(config: Config, task: Task) -> None:
-    """Refuse a length that the task does not follow."""
+def _check_lengths(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
+    """Refuse a length that the task does not follow, and answers that cannot be generated."""
     length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
     if length not in (None, n_tokens):
         raise UsageError(
             f"train.length={length} does not set the length of this task, whose training "
             f"sequences have {n_tokens} tokens: leave it null, and set task.*"
         )
-
-
-def _check_generation(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
-    """Refuse ``eval.generate`` where the answers cannot be generated."""
-    if not config.eval.generate:
-        return
-    if not task.generates:
-        raise UsageError("eval.generate=true: this task's answers are not one run at the end")
-    if any(encoding.whole_sequence for encoding in encodings):
-        raise UsageError("eval.generate=true: this encoding reads the length of the whole sequence")
+    whole = any(encoding.whole_sequence for encoding in encodings)
+    if config.eval.generate and (whole or not task.generates):
+        why = "the encoding reads the length of the whole sequence"
+        why = why if task.generates else "this task's answers are not one run at the end"
+        raise UsageError(f"eval.generate=true is not possible, {why}: set it to false")
 
 
 def _too_long(
@@ -205,15 +180,13 @@ def _too_long(
 def null_values(config: Mapping[str, Any], groups: Mapping[str, Iterable[Any]]) -> dict[str, Any]:
     """The keys of a configuration that are null and stand for a value, with that value:
     ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
-    values: dict[str, list[Any]] = {}
+    values: dict[str, set[Any]] = {}
     for group, made in groups.items():
-        for one in made:
-            for key, value in one.null_values().items():
-                if value is not None:
-                    values.setdefault(f"{group}.{key}", []).append(value)
-    single = {key: each[0] for key, each in values.items() if len(set(each)) == 1}
-    places = {key: _section(config, key) for key in single}
-    return {k: single[k] for k, (part, name) in places.items() if part.get(name, 0) is None}
+        for key, value in (item for one in made for item in one.null_values().items()):
+            place, name = _section(config, f"{group}.{key}")
+            if value is not None and place.get(name, 0) is None:
+                values.setdefault(f"{group}.{key}", set()).add(value)
+    return {key: value for key, (value, *others) in values.items() if not others}
 
 
 def replaced(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

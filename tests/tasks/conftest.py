@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from pe_lab.config.schema import register_resolvers
 from pe_lab.core.task import Batch, Task
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -19,7 +18,6 @@ CONF = Path(__file__).parents[2] / "conf"
 @pytest.fixture(scope="session")
 def load() -> Callable[..., Any]:
     """``load("flipflop", length=32)``: the task of conf/task/flipflop.yaml, keys changed."""
-    register_resolvers()
 
     def load(name: str, recipe: str | None = None, **changes: Any) -> Task:
         yaml = OmegaConf.load(CONF / "task" / f"{name}.yaml")
