@@ -11,9 +11,9 @@ recall were first seen after that.
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.cli.api import run as train
-from pe_lab.cli.data import show as write_sequences
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.explain.diagnose import diagnose, plain_model
 from pe_lab.explain.verdict import LOSS, verdict
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.suite.rows import read_shipped
-from pe_lab.suite.scores import chosen_rates
-from pe_lab.suite.suite import Suite, load_suite
-
-MOST_SEEDS = 20
 
 
 class Planted(MultiHeadAttention):
@@ -95,7 +89,6 @@ class Plant:
         pe: the encoding of the model that it is planted in.
         change: what it does to the model.
         split: where it fails.
-        shuffled: the model is trained on answers of other sequences.
     """
 
     name: str
@@ -104,7 +97,6 @@ class Plant:
     change: Callable[[Model, LoadedRun], None] = lambda model, run: None
     split: str = "sparse_x4"
     task: str = "flipflop"
-    shuffled: bool = False
 
 
 def spread(model: Model, run: LoadedRun) -> None:
@@ -171,12 +163,8 @@ def gates_closed(model: Model, run: LoadedRun) -> None:
 
 def rows_redrawn(model: Model, run: LoadedRun) -> None:
     """The rows of the table past the trained positions are drawn again, ten times as large."""
-    table = model.encodings[0].table
-    assert isinstance(table, nn.Parameter)
-    reach = run.plan.dims.train_len
-    noise = torch.randn(table[reach:].shape, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        table[reach:] = 10 * noise
+    rows = model.encodings[0].table.detach()[run.plan.dims.train_len :]  # type: ignore[union-attr]
+    rows.copy_(10 * torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))
 
 
 def far_bias_redrawn(model: Model, run: LoadedRun) -> None:
@@ -238,112 +226,70 @@ PLANTS = (
     Plant("one key among many", "number of keys", "cope", spread),
     Plant("values permuted after attention", "not retrieval", "cope", values_permuted),
     Plant("the last state turned around", "not retrieval", "fox", answers_swapped),
-    Plant("trained on shuffled answers", "not learned", "cope", shuffled=True),
 )
-UNSEEN = tuple(
-    replace(plant, task="recall", split=split)
-    for plant, split in (
-        (replace(PLANTS[0], pe="conv"), "long_x4"),
-        (PLANTS[1], "long_x2"),
-        (PLANTS[2], "long_x2"),
-        (Plant("logits divided by 5", "temperature", "cope", divided(5)), "long_x4"),
-        (Plant("logits divided by 4", "temperature", "conv", divided(4)), "long_x4"),
-        (replace(PLANTS[4], change=partial(penalised, slope=4.0)), "long_x2"),
-        (PLANTS[5], "long_x4"),
-        (PLANTS[6], "long_x4"),
-        (replace(PLANTS[6], pe="conv"), "long_x4"),
-        (PLANTS[7], "long_x4"),
-        (replace(PLANTS[8], pe="conv"), "long_x4"),
-        (PLANTS[9], "long_x4"),
-        (PLANTS[10], "long_x4"),
-    )
+UNSEEN = (
+    (replace(PLANTS[0], pe="conv"), "long_x4"),
+    (PLANTS[1], "long_x2"),
+    (PLANTS[2], "long_x2"),
+    (Plant("logits divided by 5", "temperature", "cope", divided(5)), "long_x4"),
+    (Plant("logits divided by 4", "temperature", "conv", divided(4)), "long_x4"),
+    (replace(PLANTS[4], change=partial(penalised, slope=4.0)), "long_x2"),
+    (PLANTS[5], "long_x4"),
+    (PLANTS[6], "long_x4"),
+    (replace(PLANTS[6], pe="conv"), "long_x4"),
+    (PLANTS[7], "long_x4"),
+    (replace(PLANTS[8], pe="conv"), "long_x4"),
+    (PLANTS[9], "long_x4"),
 )
 ABSTAINS = {"mixed", "cannot be diagnosed"}
+RATES = {"flipflop": {"conv": 0.003, "fire": 0.012}, "recall": {"conv": 0.006}}
+"""The learning rates that suite v2 chose; where none is given, OTHER_RATE."""
+OTHER_RATE = {"flipflop": 0.006, "recall": 0.003}
+STEPS = {"flipflop": 400, "recall": 1500}
+MOST_SEEDS = 20
 
 
 def main(words: list[str]) -> None:
     """Train, plant, diagnose and write the confusion matrices."""
     given = dict(word.split("=", 1) for word in words)
     seeds, runs_dir = int(given.get("seeds", 5)), given.get("runs_dir", "runs/planted")
-    content = {
-        "flipflop": matrix(PLANTS, seeds, runs_dir),
-        "recall": matrix(UNSEEN, seeds, runs_dir),
-    }
+    unseen = [replace(plant, task="recall", split=split) for plant, split in UNSEEN]
+    content = {plants[0].task: matrix(plants, seeds, runs_dir) for plants in (list(PLANTS), unseen)}
     if "to" in given:
         Path(given["to"]).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def matrix(plants: Sequence[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
+def matrix(plants: list[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
     """The verdicts of single seeds on each plant, and how many are wrong."""
     rows: list[dict[str, Any]] = []
-    total = wrong = 0
     for plant in plants:
         verdicts: Counter[str] = Counter()
         for run in islice(bases(plant, runs_dir), seeds):
             model = plain_model(run)
             plant.change(model, run)
-            told = diagnose(run, plant.split, model)
-            said, plain = verdict([told]), told.by_name["plain"]
+            said = verdict([diagnose(run, plant.split, model)])
             verdicts[said.cause] += 1
-            shares = {name: round(share, 2) for name, share in said.shares.items()}
-            error = f"{plain.value} (in domain {plain.in_domain})"
-            print(plant.name, run.path.name, "->", said.cause, said.why, error, shares, flush=True)
-        total += verdicts.total()
+            print(plant.name, run.path.name, "->", said.cause, said.why, flush=True)
         right = {plant.expected, *ABSTAINS}
-        wrong += sum(n for cause, n in verdicts.items() if cause not in right)
         rows.append(
-            {"plant": plant.name, "pe": plant.pe, "expected": plant.expected, "verdicts": verdicts}
-        )
-    print(f"{plants[0].task}: wrong verdicts: {wrong} of {total}", flush=True)
-    return {"wrong": wrong, "of": total, "rows": rows}
-
-
-@cache
-def suite() -> tuple[Suite, dict[tuple[str, str], float]]:
-    """Suite v2, and the rate that it chose of each task and encoding."""
-    found = load_suite("v2")
-    chosen = chosen_rates(read_shipped(found), found.protocol)
-    return found, {(task, entry): lr for task, entry, lr, _ in chosen.iter_rows()}
-
-
-@cache
-def trained(task: str, pe: str, seed: int, runs_dir: str, shuffled: bool) -> LoadedRun:
-    """A model that is planted in, at the settings of suite v2."""
-    v2, rates = suite()
-    words = [*v2.run_words(task, pe), f"train.lr={rates[task, pe]}"]
-    words += [f"seed={seed}", f"runs_dir={runs_dir}"]
-    if shuffled:
-        words.append(f"task.files={{train: {shuffled_answers(task, runs_dir)}}}")
-    return load(train(*words).path)
-
-
-def shuffled_answers(task: str, runs_dir: str) -> Path:
-    """The sequences of a training whose answers are those of other sequences, as a file."""
-    path = Path(runs_dir) / f"{task}_shuffled.jsonl"
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plain = path.with_suffix(".plain.jsonl")
-    plain.unlink(missing_ok=True)
-    write_sequences([f"task={task}", "split=train", "n=12800", f"to={plain}"])
-    head, *lines = plain.read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    answers = [row["targets"][at] for row in rows for at in row["scored"]]
-    order = iter(torch.randperm(len(answers), generator=torch.Generator().manual_seed(0)).tolist())
-    for row in rows:
-        for at in row["scored"]:
-            row["targets"][at] = answers[next(order)]
-    path.write_text("".join(f"{line}\n" for line in (head, *map(json.dumps, rows))))
-    return path
+            {"plant": plant.name, "pe": plant.pe, "expected": plant.expected, "verdicts": verdicts,
+             "wrong": sum(n for cause, n in verdicts.items() if cause not in right)}
+        )  # fmt: skip
+    total = sum(row["verdicts"].total() for row in rows)
+    return {"wrong": sum(row.pop("wrong") for row in rows), "of": total, "rows": rows}
 
 
 def bases(plant: Plant, runs_dir: str) -> Iterator[LoadedRun]:
     """Models that have learned the task and, but for a table of positions, generalise."""
+    task, pe = plant.task, plant.pe
+    lr = RATES[task].get(pe, OTHER_RATE[task])
+    words = [f"task={task}", f"pe={pe}", f"train.lr={lr}", f"train.steps={STEPS[task]}"]
+    words += ["train.stop_below=null", "train.warmup=100", "model.dropout=0"]
     for seed in range(MOST_SEEDS):
-        run = trained(plant.task, plant.pe, seed, runs_dir, plant.shuffled)
+        run = load(train(*words, f"seed={seed}", f"runs_dir={runs_dir}").path)
         metrics = run.summary["metrics"]
-        generalises = metrics[f"ood/{plant.split}/error"] < LOSS or plant.pe == "learned"
-        if plant.shuffled or (metrics["in_domain/error"] < LOSS and generalises):
+        generalises = metrics[f"ood/{plant.split}/error"] < LOSS or pe == "learned"
+        if metrics["in_domain/error"] < LOSS and generalises:
             yield run
 
 

@@ -1,93 +1,72 @@
-"""A training step: pe-lab against a model of equal size in x-transformers, and against itself.
+"""``make bench``: processor time of a training step, in this checkout and at another revision.
 
-Forward pass, cross-entropy, backward pass, clipping and AdamW on the same tokens. x-transformers
-runs in float32 with its eager attention and every position scored, in a process with glibc's
-allocator as shipped and in one with freed memory kept ("tuned"). pe-lab is measured in float32 and
-bfloat16, with every position scored and with those that flip-flop scores (one in twenty), with
-``train.fast=false``, and without a compiler.
+    python -m benchmarks.step v0.2                          # the settings below
+    python -m benchmarks.step v0.2 pe=path task.length=512  # one setting
+
+Both sides are whole runs, which alternate. A run's own clock counts processor time here; the first
+steps, which build kernels and fill caches, are left out.
 """
 
-from dataclasses import asdict, dataclass
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
 
-from benchmarks.parts import Measured, Scope, table
-from benchmarks.sides import Runner, Side, alternated
-from benchmarks.x_transformers_peer import ENCODINGS
-
-VARIANTS: dict[str, tuple[str, list[str]]] = {
-    "float32": ("all", []),
-    "float32, scored": ("reads", []),
-    "bfloat16": ("all", ["train.precision=bfloat16"]),
-    "bfloat16, scored": ("reads", ["train.precision=bfloat16"]),
-    "fast=false": ("all", ["train.fast=false"]),
-}
-"""Which positions are scored, and overrides."""
-NO_COMPILER = "no compiler"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One model and batch."""
-
-    encoding: str
-    size: str
-    length: int
-    batch: int
-    dropout: float
-
-
-PAPER = [Line(e, "paper", 256, 16, 0.1) for e in ENCODINGS]
-PAPER.append(Line("cope", "paper", 512, 16, 0.1))
-SMALL = [Line(e, "small", 64, 32, 0.0) for e in ENCODINGS]
+ROOT = Path(__file__).resolve().parent.parent
+ROUNDS, STEPS, WARM = 9, 40, 8
+LONG = ("task.length=512", "train.batch_size=16")
+ENCODINGS = ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "fire", "cope", "fox", "path"]
+SETTINGS = [
+    *((f"pe={name}",) for name in ENCODINGS),
+    ("pe=cope", *LONG),
+    ("pe=cope", "model.dropout=0.1"),
+    ("pe=cope", "model.dropout=0.1", *LONG),
+    *((f"pe={name}", "train.fast=false") for name in ("rope", "path")),
+]
+RUN = """
+import time
+time.perf_counter = time.process_time
+from pe_lab.cli.main import entry
+entry()
+"""
 
 
-def measure(scope: Scope) -> Measured:
-    """A row for each line and variant."""
-    tiny, quick = [Line("cope", "tiny", 16, 2, 0.1)], [PAPER[-2], SMALL[-1]]
-    rows = []
-    with (
-        Side("ours") as ours,
-        Side("ours", PE_LAB_BACKEND="eager") as eager,
-        Side("shipped") as shipped,
-        Side("tuned") as tuned,
-    ):
-        for line in scope.pick(tiny, quick, PAPER + SMALL):
-            shape = asdict(line)
-            runners = {
-                name: ours.make("ours.step", **shape, counted=counted, overrides=overrides)
-                for name, (counted, overrides) in VARIANTS.items()
-            }
-            if line.encoding == "cope":
-                runners[NO_COMPILER] = eager.make("ours.step", **shape, counted="all", overrides=[])
-            for name, side in (("shipped", shipped), ("tuned", tuned)):
-                runners[name] = side.make("x_transformers_peer.step", **shape)
-            check_sizes(line, runners)
-            times = alternated(runners, 2 * scope.seconds, scope.rounds)
-            row = {**shape, **times.kept(), "facts": runners["float32"].facts}
-            row["ratios"] = {
-                name: [times.ratio("shipped", name), times.ratio("tuned", name)]
-                for name in runners
-                if name not in ("shipped", "tuned")
-            }
-            rows.append(row)
-            for side in (ours, eager, shipped, tuned):
-                side.clear()
-    cells = [
-        [
-            *(str(row[key]) for key in ("encoding", "size", "length", "batch")),
-            variant,
-            *(f"{row['cpu_ms'][name]:.1f}" for name in (variant, "shipped", "tuned")),
-            *(f"{ratio:.2f}" for ratio in ratios),
-        ]
-        for row in rows
-        for variant, ratios in row["ratios"].items()
-    ]
-    columns = ["encoding", "size", "length", "batch", "pe-lab", "ms", "x-transformers", "tuned"]
-    columns += ["x-transformers / ours", "tuned / ours"]
-    return Measured(table("a training step, processor time", columns, cells), rows)
+def step_ms(checkout: Path, setting: tuple[str, ...]) -> float:
+    """The median of the steps of one run on one thread, in milliseconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["task=flipflop", *setting, f"runs_dir={folder}", f"train.steps={STEPS}"]
+        words += ["train.log_every=1", "eval.every=100000", "eval.sequences=1", "threads=1"]
+        command = [sys.executable, "-c", RUN, *words]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=checkout, env=env, check=True, capture_output=True)
+        (path,) = Path(folder).rglob("metrics.jsonl")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    seconds = [row["time/train_s"] for row in rows if "time/train_s" in row][WARM:]
+    steps = [later - one for one, later in pairwise(seconds)]
+    return 1e3 * statistics.median(steps)
 
 
-def check_sizes(line: Line, runners: dict[str, Runner]) -> None:
-    """Both models hold equally many numbers in their matrices, the encoding's left out."""
-    ours, theirs = runners["float32"].facts["trunk"], runners["shipped"].facts["trunk"]
-    if ours != theirs:
-        raise ValueError(f"{line.encoding}: matrices of {ours} and {theirs} numbers")
+def main(revision: str, *setting: str) -> None:
+    """Print a line for each setting: medians over the rounds, and their ratio."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(
+            ["git", "-C", str(ROOT), "archive", revision], capture_output=True, check=True
+        )
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        print(f"| setting | {revision}, ms | here, ms | times as fast |\n|---|---|---|---|")
+        for words in [setting] if setting else SETTINGS:
+            times: dict[Path, list[float]] = {Path(folder): [], ROOT: []}
+            for n in range(ROUNDS):
+                for side in sorted(times, reverse=bool(n % 2)):
+                    times[side].append(step_ms(side, words))
+            before, here = (statistics.median(each) for each in times.values())
+            row = " ".join(words), f"{before:.1f}", f"{here:.1f}", f"{before / here:.2f}"
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -10,7 +10,7 @@ from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_c
 from pe_lab.pe.conv import check_taps
 from pe_lab.pe.functional import causal_filter
 
-CHUNK = 64
+CHUNK = 16
 
 
 class PaTH(PositionalEncoding):
