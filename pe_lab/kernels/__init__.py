@@ -42,7 +42,7 @@ def drop(dropout: nn.Dropout, x: Tensor) -> Tensor:
     drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = drawn.view(torch.int16)[: x.numel()].view(x.shape)
     dropped = min(round(dropout.p * 2**16), 2**16 - 1)
-    return x * ((bits >= dropped - 2**15).to(x.dtype) / (1 - dropped / 2**16))
+    return x * (bits >= dropped - 2**15).to(x.dtype).div_(1 - dropped / 2**16)
 
 
 def attend(attention: Attention, inputs: AttentionInputs) -> tuple[Tensor, Any]:

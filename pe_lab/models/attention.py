@@ -78,10 +78,12 @@ class Attention(nn.Module):
         self, x_BTE: Tensor, pos_BS: Tensor, carried: Any, cache: LayerCache | None = None
     ) -> AttentionInputs:
         """The projections of the T tokens, with everything else that the encoding may read."""
-        t, recent = x_BTE.shape[1], x_BTE
-        if cache is not None and self.conv is not None:
+        t = x_BTE.shape[1]
+        if cache is None or self.conv is None:
+            q, k, v = self.project(x_BTE)
+        else:
             recent = cache.with_recent(x_BTE, self.conv.reach)
-        q, k, v = (part[:, :, -t:] for part in self.project(recent))
+            q, k, v = (part[:, :, -t:] for part in self.project(recent))
         pos_BT = last_positions(pos_BS, t)
         return AttentionInputs(x_BTE, q, k, v, pos_BT, pos_BT, carried, self.window)
 

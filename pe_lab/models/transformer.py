@@ -94,7 +94,7 @@ class Block(nn.Module):
         x = encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm_attention(x) if self.pre else x
         a, carried = self.attention(h, pos_BS, carried, cache)
-        x = pick(x + self.drop(a), scored)
+        x = pick(x, scored) + self.drop(pick(a, scored))
         h = self.norm_ff(x) if self.pre else self.norm_attention(x)
         x = (x if self.pre else h) + self.drop(self.ff(h))
         if scored is None:
