@@ -94,10 +94,11 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(PEERS) ## how fast it is (docs/performance.md); less: BENCH=--quick
-	$(BIN)/python -m benchmarks $(BENCH)
+BENCH ?= v0.2
+bench: $(STAMP) ## a training step here and at another revision; one setting: BENCH="v0.2 pe=cope"
+	$(BIN)/python -m benchmarks.step $(BENCH)
 
-cost: $(PEERS) ## what each encoding costs relative to rope, a quarter of an hour; then the pages
+cost: $(STAMP) ## what each encoding costs relative to rope, a quarter of an hour; then the pages
 	$(BIN)/python -m benchmarks.encodings
 	$(BIN)/python -m docs.generate
 

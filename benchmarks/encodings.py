@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from docs import facts
@@ -30,7 +31,6 @@ from pe_lab.experiment.environment import environment, keep_freed_memory
 from pe_lab.kernels import use_kernels
 from pe_lab.models.config import Vocabulary
 from pe_lab.train.encodings import build_encodings
-from pe_lab.train.optimizer import Adam
 
 FILE = facts.ROOT / "docs/encodings.cost.json"
 BASELINE = "rope"
@@ -45,15 +45,15 @@ def step_of(name: str, length: int) -> tuple[Step, int]:
     encodings = build_encodings(facts.section(name), facts.dims(length))
     model = facts.small_model().build(Vocabulary(facts.VOCAB), encodings)
     use_kernels(model)
-    optimizer = Adam(model.parameters(), (0.9, 0.999), 0.01, decoupled=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     tokens = torch.randint(facts.VOCAB, (BATCHES[length], length + 1))
     pos = torch.arange(length)[None]
 
     def step() -> None:
         logits = model.unembed(model(tokens[:, :-1], pos)).flatten(0, 1)
         F.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
-        optimizer.clip(1.0)
-        optimizer.step(1e-3)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
         optimizer.zero_grad()
 
     return step, facts.count_parameters(encodings)
