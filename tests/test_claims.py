@@ -95,8 +95,8 @@ def test_a_claim_with_earlier_runs_is_exploratory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tasks": {"flipflopp": {"sparse": 0.02}}}, "did you mean flipflop"),
-        ({"tasks": {"flipflop": {"spars": 0.02}}}, "did you mean sparse"),
+        ({"tasks": {"flipflopp": {"sparse": 0.02}}}, "did you mean flipflop.sparse"),
+        ({"tasks": {"flipflop": {"spars": 0.02}}}, "did you mean flipflop.sparse"),
         ({"seed": [1]}, "seed"),
     ],
 )

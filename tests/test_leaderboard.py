@@ -70,7 +70,7 @@ def test_formats(here: Here, form: str) -> None:
         (["view=tunin"], "did you mean tuning"),
         (["claims=none.yaml"], "there is no none.yaml"),
         (["to=x.txt"], "give FILE.html"),
-        (["to=none/x.html"], "there is no folder none"),
+        (["to=none/x.html"], "in a folder"),
         (["suite=quick", "claims=true"], "there is no"),
     ],
 )

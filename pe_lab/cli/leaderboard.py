@@ -9,7 +9,7 @@
     pe-lab leaderboard details=true               also failed runs, machines and revisions
     pe-lab leaderboard format=csv                 a row for each task, entry and split; also json,
                                                   markdown, latex
-    pe-lab leaderboard to=FILE.html               an interactive page; FILE.svg: its heat map
+    pe-lab leaderboard to=FILE.html               an interactive page
     pe-lab leaderboard to=FILE.parquet            all these runs as a file
     pe-lab leaderboard shipped=false              the runs of runs_dir alone
 
@@ -49,7 +49,7 @@ from pe_lab.suite.tables import (
 )
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of, with_verdicts
 
-PICTURES = (".svg", ".png", ".pdf")
+FILES = (".html", ".parquet")
 
 
 class LeaderboardOptions(Options):
@@ -81,8 +81,8 @@ def show(words: Sequence[str]) -> None:
     folder = None if config_dir is None else Path(config_dir)
     suite = load_suite(options.suite, folder)
     check_known("task={}", options.task, suite.tasks)
-    if options.to is not None:
-        _check_file(options.to)
+    if options.to and not (options.to.suffix in FILES and options.to.parent.is_dir()):
+        raise UsageError(f"to={options.to}: give FILE.html or FILE.parquet in a folder")
     shipped = read_shipped(suite) if options.shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(suite, options.runs_dir, folder)
     if options.claims not in ("", "false"):
@@ -154,28 +154,13 @@ def _verdicts(scores: Scores, options: LeaderboardOptions) -> dict[tuple[str, st
     return verdicts_of(scores, found, folders)
 
 
-def _check_file(path: Path) -> None:
-    if path.suffix not in (".html", ".parquet", *PICTURES):
-        raise UsageError(f"to={path}: give FILE.html, FILE.parquet, FILE.svg, .png or .pdf")
-    if not path.parent.is_dir():
-        raise UsageError(f"to={path}: there is no folder {path.parent}, make it first")
-    if path.suffix in PICTURES and path.exists():
-        raise UsageError(f"to={path} is there already: give another name")
-
-
 def _write_page(scores: Scores, options: LeaderboardOptions, path: Path, command: str) -> None:
     # Imported here: the charts take a second.
-    from pe_lab.report.html import drawn
-    from pe_lab.report.leaderboard import heat_map, leaderboard_page
+    from pe_lab.report.leaderboard import leaderboard_page
 
     tasks = [task for task in scores.tasks if task in (options.task or scores.tasks)]
-    if path.suffix in PICTURES:
-        content = drawn(heat_map(scores, tasks), path.suffix.strip("."))
-    else:
-        notes = list(provenance(scores, tasks))
-        content = leaderboard_page(
-            scores, tasks, _verdicts(scores, options), notes, command
-        ).encode()
+    notes = list(provenance(scores, tasks))
+    page = leaderboard_page(scores, tasks, _verdicts(scores, options), notes, command)
     with writing(path, "another to="):
-        replace_file(path, content)
+        replace_file(path, page.encode())
     console().print(f"wrote {path}")

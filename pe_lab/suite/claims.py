@@ -82,11 +82,10 @@ def read_claims(path: Path, suite: Suite) -> Claims:
     claims, _ = read_checked(path, Claims, keys, "docs/suite.md")
     if claims.suite != suite.version:
         raise UsageError(f"{path}: it is about suite {claims.suite}, not {suite.version}")
+    known = [f"{task}.{split}" for task, of in suite.tasks.items() for split in of.thresholds]
     for name, claim in claims.claims.items():
-        check_known(f"{path}: {name}.tasks: {{}} is unknown", claim.tasks, suite.tasks)
-        for task, splits in claim.tasks.items():
-            words = f"{path}: {name}.tasks.{task}: {{}} is unknown"
-            check_known(words, splits, suite.tasks[task].thresholds)
+        used = [f"{task}.{split}" for task, of in claim.tasks.items() for split in of]
+        check_known(f"{path}: {name}.tasks.{{}} is unknown", used, known)
     return claims
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -57,16 +58,17 @@ def shipped_file(name: str) -> Path:
     return Path(str(files("pe_lab.suite"))) / "shipped" / name
 
 
-def read_shipped(suite: Suite, kind: str = "") -> pl.DataFrame:
+def read_shipped(
+    suite: Suite, kind: str = "", schema: Mapping[str, Any] = MappingProxyType(SCHEMA)
+) -> pl.DataFrame:
     """Return the rows that ship, of this version of the suite.
 
     Args:
-        kind: ``.again`` for the runs that were made a second time.
+        kind: ``.again`` for the runs that were made a second time, ``.why`` for diagnoses.
     """
     path = shipped_file(f"{suite.name}{kind}.parquet")
-    if not path.exists():
-        return pl.DataFrame(schema=SCHEMA)
-    return pl.read_parquet(path).filter(pl.col("suite") == suite.version).select(*SCHEMA)
+    rows = pl.read_parquet(path) if path.exists() else pl.DataFrame(schema=schema)
+    return rows.filter(pl.col("suite") == suite.version).select(*schema)
 
 
 def write_parquet(rows: pl.DataFrame, path: Path) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from statistics import fmean
 
 import polars as pl
 
@@ -193,19 +192,13 @@ class Known:
         return {(task, entry): seconds for task, entry, seconds in rows}
 
     def seconds(self, task: str, entry: str) -> float:
-        """Return what a run takes: by runs of the entry on the task, else by rope's and the cost of
-        the entry relative to rope on other tasks, else by the pilot of the suite."""
-        steps, of_task, known = self.suite.steps(task, entry), self.suite.tasks[task], self._seconds
-        if (task, entry) in known:
-            return steps * known[task, entry]
-        base, column = self.suite.split(entry)
-        ratios = [
-            step / known[name, BASELINE]
-            for (name, of), step in known.items()
-            if of == base and (name, BASELINE) in known
-        ]
-        times = self.suite.columns[column].cost * (fmean(ratios) if ratios else 1.0)
-        return times * steps * known.get((task, BASELINE), (of_task.seconds or 0.0) / of_task.steps)
+        """Return what a run takes: by runs of the entry on the task, else as rope or the suite's
+        pilot, with the cost of the column."""
+        steps, of_task = self.suite.steps(task, entry), self.suite.tasks[task]
+        pilot = (of_task.seconds or 0.0) / of_task.steps
+        rope = self._seconds.get((task, BASELINE), pilot)
+        times = self.suite.columns[self.suite.split(entry)[1]].cost
+        return steps * self._seconds.get((task, entry), times * rope)
 
     def cost_table(self, works: Sequence[Work]) -> Table:
         """Return a row for each part, task and phase: how many runs it has, how many of them are

@@ -61,10 +61,8 @@ def next_tuning(protocol: Protocol, tuning: Tuning) -> list[tuple[float, int]]:
         return []
     if missing := _missing(tuning, near, seeds):
         return missing
-    if (best := chosen_rate(complete)) is None:
-        # All near ones failed on another seed.
-        return _missing(tuning, [rate for rate, run in alone.items() if run != FAILED], seeds)
-    return _outwards(protocol, tuning, best)
+    best = chosen_rate(complete)
+    return [] if best is None else _outwards(protocol, tuning, best)
 
 
 def _missing(

@@ -14,7 +14,7 @@ from pe_lab.explain.record import METHOD, Diagnosis, Row, read_diagnoses
 from pe_lab.results.table import runs_of
 from pe_lab.results.verdicts import leading
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.suite.rows import OTHER_SEEDS, rows_of, shipped_file
+from pe_lab.suite.rows import OTHER_SEEDS, read_shipped, rows_of
 from pe_lab.suite.scores import Scores
 from pe_lab.suite.suite import SCORE, Suite
 
@@ -56,9 +56,7 @@ def diagnosis_rows(found: Sequence[Diagnosed], suite: Suite) -> pl.DataFrame:
 
 def shipped_diagnoses(suite: Suite) -> list[Diagnosed]:
     """Return the diagnoses of the suite's runs that ship, each with its ``run_id`` as path."""
-    path, found = shipped_file(f"{suite.name}.why.parquet"), []
-    rows = pl.read_parquet(path) if path.exists() else pl.DataFrame(schema=SCHEMA)
-    rows = rows.filter(pl.col("suite") == suite.version, pl.col("method") == METHOD)
+    rows, found = read_shipped(suite, ".why", SCHEMA).filter(method=METHOD), []
     for part in rows.partition_by(RUN, maintain_order=True):
         one = part.row(0, named=True)
         numbers = [Row(*row) for row in part.select(*Row.__annotations__).iter_rows()]

@@ -97,14 +97,8 @@ class Sweep:
                 # Its workers would wait for more, for minutes.
                 get_reusable_executor(reuse=True).shutdown(wait=True)
 
-    def launch(
-        self, jobs: Sequence[Job], until: float | None = None
-    ) -> Callable[[Sequence[Job]], None]:
-        """A function that launches some of these jobs and sets how they ended.
-
-        Args:
-            until: the time (seconds since the epoch) from which no job is begun.
-        """
+    def launch(self, jobs: Sequence[Job]) -> Callable[[Sequence[Job]], None]:
+        """A function that launches some of these jobs and sets how they ended."""
 
         def launch(batch: Sequence[Job]) -> None:
             job = SweepJob(
@@ -113,7 +107,6 @@ class Sweep:
                 numbers=[job.number for job in batch],
                 labels=[job.label for job in jobs],
                 begun=frozenset(job.number for job in batch if job.has_begun()),
-                until=until,
             )
             launcher: Any = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(self.loader, self.callbacks),

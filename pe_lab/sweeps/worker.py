@@ -1,7 +1,6 @@
 """What a launcher runs: one job of a sweep, in this process or in a worker's."""
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,7 +32,6 @@ class SweepJob:
         numbers: of each launched job, its number in the sweep, from 1.
         labels: the name of each job of the sweep.
         begun: numbers of the jobs that this sweep began before: ``force`` has had its effect.
-        until: the time (seconds since the epoch) from which no job is begun; None: no such time.
     """
 
     sweep: str
@@ -41,7 +39,6 @@ class SweepJob:
     numbers: Sequence[int]
     labels: Sequence[str]
     begun: frozenset[int] = frozenset()
-    until: float | None = None
 
     def __call__(self, cfg: DictConfig) -> tuple[str, str] | None:
         """Do the job; its state and the reason where its folder does not have them.
@@ -52,8 +49,6 @@ class SweepJob:
         from pe_lab.experiment.run import SweepPlace, run
         from pe_lab.train.plan import plan
 
-        if self.until is not None and time.time() >= self.until:
-            return "not begun", "no time left"
         number = self.numbers[HydraConfig.get().job.num]
         name = f"[{number}/{len(self.labels)}] {self.labels[number - 1]}"
         place = SweepPlace(name, self.sweep, number, PROGRESS_INTERVAL_S if self.pool else None)

@@ -54,7 +54,10 @@ def test_the_leaderboard_shows_them_beside_the_cell(run_cli, where, tmp_path, mo
         file = tmp_path / "tiny.why.parquet"
         said = succeeded(run_cli("why", "run=alibi", "split=long_x2", f"to={file}", *SUITE)).out
         assert "4 left out" in said, "the tuning runs"
-        monkeypatch.setattr(verdicts, "shipped_file", lambda name: file)
+        shipped = {"tiny.why.parquet": file}
+        monkeypatch.setattr(
+            "pe_lab.suite.rows.shipped_file", lambda name: shipped.get(name, tmp_path / name)
+        )
         monkeypatch.setattr(verdicts, "read_diagnoses", lambda folder: [])
         of_file = verdicts.shipped_diagnoses(load_suite("tiny", folder / "mine"))
         by_run = {str(one.path): one.diagnosis for one in of_file}
