@@ -99,7 +99,7 @@ def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.Monkey
         monkeypatch.setattr(LinearAttention, "chunk", chunk)
         made = attention(pe)
         whole, _ = made(x, pos)
-        cache, sizes, parts = made.empty_cache(), set(), []
+        cache, sizes, parts = made.cache(), set(), []
         for a, b in ((0, 6), (6, 7), (7, 16), (16, 20), (20, 21)):
             parts.append(made(x[:, a:b], pos[:, :b], None, cache)[0])
             assert (cache.keys.length, cache.values.length, cache.inputs.length) == (0, 0, 0)

@@ -10,6 +10,7 @@ from program import ENCODINGS
 from torch import Tensor
 
 from docs import facts
+from pe_lab.check.base import move_parameters
 from pe_lab.core.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.nn import MultiHeadAttention, encodings
@@ -25,8 +26,8 @@ def theirs(name: str) -> Transformer:
     torch.manual_seed(0)
     dims = CFG.dims(facts.VOCAB, LENGTH, LENGTH)
     made = Transformer(CFG, facts.VOCAB, build_encodings(facts.section(name), dims))
-    with torch.no_grad():
-        facts.move(made.encodings)
+    for one in dict.fromkeys(made.encodings):
+        move_parameters(one)
     return made.eval()
 
 

@@ -52,7 +52,7 @@ def test_initial_weights(init: str) -> None:
 
 pytestmark = pytest.mark.usefixtures("float64")
 SCALED: dict[str, Any] = {
-    "n_layers": 2, "d_model": 16, "n_heads": 2, "d_ff": 16, "activation": "gelu", "dropout": 0.2,
+    "n_layers": 2, "d_model": 16, "n_heads": 2, "d_ff": 16, "activation": "gelu", "dropout": 0.0,
     "norm": "layernorm", "norm_position": "pre", "tied_embeddings": False, "logn": "learned",
 }  # fmt: skip
 SCALED_TOKENS, SCALED_POS = torch.arange(22).view(2, 11) % 7, torch.arange(11)[None]
@@ -74,13 +74,12 @@ def scaled(pe: str, **changes: Any) -> Transformer:
 @pytest.mark.parametrize("pe", ["none", "rope", "alibi", "cope"])
 def test_weights_in_loops(pe: str, window: int | None) -> None:
     """The logits without the factor, scaled number by number, in a softmax by hand."""
-    attention: Any = plain(scaled(pe, window=window)).layers[0].attention
+    attention: Any = plain(scaled(pe, window=window)).blocks[0].attention
     x = torch.randn(2, 11, 16)
     inputs: AttentionInputs = attention.inputs(x, SCALED_POS, None)
     q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
-    _, weights = attention.weights(q, k, inputs)
-    s, attention.logn = attention.logn.detach(), None
-    logits, _ = attention.weights(q, k, inputs)
+    logits, weights = attention.weights(q, k, inputs)
+    s = attention.normalizer.scale.detach()
     for b, h, i in [(0, 0, 0), (1, 1, 3), (0, 1, 10), (1, 0, 7)]:
         first = 0 if window is None else max(0, i + 1 - window)
         n = i + 1 - first
@@ -98,15 +97,16 @@ def test_steps_of_logn_in_loops(window: int | None, encoded: bool) -> None:
     """Only in layers without the encoding, where there are any."""
     layers = {} if encoded else {1: LayerConfig(encoded=False)}
     model = plain(scaled("rope", window=window, logn=3, layers=layers))
-    for number, layer in enumerate(model.layers):
+    for number, layer in enumerate(model.blocks):
         attention: Any = layer.attention
         inputs = attention.inputs(torch.randn(2, 11, 16), SCALED_POS, None)
         q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
-        logits, _ = attention.weights(q, k, inputs)
-        for i, j in [(0, 0), (1, 0), (2, 1), (8, 8), (10, 9)]:
+        _, weights = attention.weights(q, k, inputs)
+        for i, j in [(0, 0), (1, 0), (2, 1), (8, 7), (10, 9)]:
             factor = 1 + 0.1 * math.log(1 + (i + 1) // 3) if encoded or number == 1 else 1
-            expected = factor * (q[:, :, i] * k[:, :, j]).sum(-1) / math.sqrt(8)
-            torch.testing.assert_close(logits[:, :, i, j], expected)
+            expected = factor * (q[:, :, i] * (k[:, :, j] - k[:, :, i])).sum(-1) / math.sqrt(8)
+            ratio = weights[:, :, i, j] / weights[:, :, i, i]
+            torch.testing.assert_close(ratio.log(), expected)
 
 
 EXTRAS = {"sink": True, "output_gate": True, "qk_norm": True, "logn": None}
@@ -130,7 +130,7 @@ def entmax_in_loops(z: list[float]) -> list[float]:
 @torch.no_grad()
 def test_entmax_in_loops(name: str, window: int | None) -> None:
     model = plain(scaled("rope", normalizer=name, logn=None, window=window))
-    attention: Any = model.layers[0].attention
+    attention: Any = model.blocks[0].attention
     x = torch.randn(2, 11, 16)
     inputs = attention.inputs(x, SCALED_POS, None)
     q, k = attention.encoding.rotate(3 * inputs.q_BHTD, 3 * inputs.k_BHSD, inputs)
@@ -142,7 +142,7 @@ def test_entmax_in_loops(name: str, window: int | None) -> None:
         if name == "asentmax":
             beta, gamma = (
                 float(linear.weight[h] @ x[b, i])
-                for linear in (attention.scale.beta, attention.scale.gamma)
+                for linear in (attention.normalizer.beta, attention.normalizer.gamma)
             )
             power = 2 * math.tanh(gamma)
             factor = 1 + math.log(1 + math.exp(beta)) * math.log(len(z) + 1) ** power
@@ -158,7 +158,7 @@ def test_entmax_in_loops(name: str, window: int | None) -> None:
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("pe", ["none", "rope", "alibi"])
 def test_sink_gate_and_norms_in_loops(pe: str, window: int | None) -> None:
-    layer: Any = plain(scaled(pe, window=window, **EXTRAS)).layers[0]
+    layer: Any = plain(scaled(pe, window=window, **EXTRAS)).blocks[0]
     attention, x = layer.attention, torch.randn(2, 11, 16)
     got, _ = attention(x, SCALED_POS)
     q, k, v = (y.view(2, 11, 2, 8).transpose(1, 2) for y in attention.qkv(x).chunk(3, -1))
@@ -172,7 +172,7 @@ def test_sink_gate_and_norms_in_loops(pe: str, window: int | None) -> None:
     for b, i in [(0, 0), (1, 3), (0, 10)]:
         mixed = []
         for h in range(2):
-            total, value = attention.sink[h].exp(), torch.zeros(8)
+            total, value = attention.normalizer.sink[h].exp(), torch.zeros(8)
             for j in range(0 if window is None else max(0, i + 1 - window), i + 1):
                 logit = q[b, h, i] @ k[b, h, j] / math.sqrt(8)
                 e = (logit if bias is None else logit + bias[0, h, i, j]).exp()
@@ -200,9 +200,9 @@ def test_contract(check: Callable[..., str], changes: dict[str, Any]) -> None:
 def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
     model = scaled(pe)
     tiny_models.fast_equals_plain(model, plain(model), SCALED_TOKENS, [SCALED_POS], loose=10)
-    for layer in model.layers:
+    for layer in model.blocks:
         (gradient,) = torch.autograd.grad(
-            tiny_models.loss(model(SCALED_TOKENS, SCALED_POS)), [layer.attention.logn]
+            tiny_models.loss(model(SCALED_TOKENS, SCALED_POS)), [layer.attention.normalizer.scale]
         )
         assert gradient.abs().min() > 1e-8
     cache_gap(model, SCALED_TOKENS, SCALED_POS, 5, 1, 5)

@@ -71,7 +71,9 @@ class Model(nn.Module, ABC):
     def embed(self, tokens_BT: Tensor, pos_BS: Tensor, cache: TokenCache | None) -> Tensor:
         """Token embeddings (B, T, E) after ``conv`` and ``embed`` of the first layer's encoding,
         which may read the previous tokens."""
-        tokens_BS = tokens_BT if cache is None else cache.tokens_BS.extend(tokens_BT)
+        tokens_BS = tokens_BT
+        if cache is not None and (self.conv is not None or "embed" in self.encodings[0].hooks()):
+            tokens_BS = cache.tokens_BS.extend(tokens_BT)
         x_BSE = self.tokens(tokens_BS)
         if self.tied:
             x_BSE = x_BSE * math.sqrt(x_BSE.shape[-1])
