@@ -77,7 +77,9 @@ def test_the_same_command_names_the_same_run_when_its_own_run_has_that_name(
     succeeded(here(*tiny("pe=rope", *SHORT, "seed=100")))
     succeeded(here(*tiny("pe=none", *SHORT, "seed=3", "train.from=rope/seed10")))
     succeeded(here(*tiny("pe=rope", *SHORT, "task.length=12")))
-    assert_refused(here(*words), "flipflop/rope/seed0 fits 2 runs", "give one that is finished")
+    assert_refused(
+        here(*words), "flipflop/rope/seed0 names 2 finished runs", "give one that is finished"
+    )
 
 
 def test_two_tensors_do_not_become_one(rope: Path, here: Here) -> None:
@@ -165,7 +167,7 @@ def test_seeds_that_began_with_their_own_seed_are_one_setting(here: Here, tmp_pa
     ("words", "said"),
     [
         (("model.d_model=32",), "tokens.weight is (5, 16) there and (5, 32) here"),
-        (("model.n_layers=2", "train.from=gone"), "train.from=gone fits 0 runs"),
+        (("model.n_layers=2", "train.from=gone"), "train.from=gone names 0 finished runs"),
         (("task=copy",), "tokens.weight is (5, 16) there and ("),
         (("model=lstm",), "there and missing here"),
         (("train.from=3",), "train.from=3"),
@@ -190,4 +192,4 @@ def test_the_name_of_a_run_below_runs_dir_is_enough(rope: Path, here: Here) -> N
 
 def test_an_unfinished_run_is_refused(rope: Path, here: Here) -> None:
     (rope / "summary.json").unlink()
-    assert_refused(here(*tiny("pe=none", f"train.from={rope}")), "is not finished")
+    assert_refused(here(*tiny("pe=none", f"train.from={rope}")), "names 0 finished runs")

@@ -7,10 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Here, assert_refused, rows, succeeded, summary, the_run, tiny
-
-from pe_lab.config.schema import validated
-from pe_lab.train.optimizer import state_per_weight
+from program import Here, assert_refused, rows, succeeded, the_run, tiny
 
 Add = Callable[[str, str, str, str], None]
 """Of a module and its code, and of a yaml below the configuration's folder and its text."""
@@ -43,23 +40,6 @@ class Waves(PositionalEncoding):
         return x + self.table[pos % self.period]
 '''
 
-LION = '''
-from typing import Annotated
-import torch
-from pydantic import Field
-from pe_lab.core.optimizer import Optimizer
-
-class Lion(Optimizer):
-    """Chen 2023 (2302.06675), with one beta."""
-    def __init__(self, parameters, beta: Annotated[float, Field(ge=0, lt=1)]):
-        super().__init__(parameters)
-        self.beta = beta
-        self.state = {"mean": torch.zeros_like(self.values)}
-    def step(self, lr):
-        mean = self.state["mean"].lerp_(self.gradient, 1 - self.beta)
-        self.values.sub_(lr * mean.sign())
-'''
-
 
 def test_a_run_from_before_a_change_of_the_class_says_so(
     add: Add, here: Here, tmp_path: Path
@@ -72,10 +52,7 @@ def test_a_run_from_before_a_change_of_the_class_says_so(
     with (tmp_path / "lib" / "reworked.py").open("a") as file:
         file.write("# another version\n")
     found = " ".join(here(*line).out.split())
-    assert (
-        "is finished already, before the file of reworked.Waves changed: its numbers are those of "
-        "that code; force=true runs it again"
-    ) in found
+    assert "is finished already, made before the file of reworked.Waves changed" in found
     swept = " ".join(here("-m", *line, "seed=0,1").out.split())
     assert "1 of the finished runs made before the file of reworked.Waves changed" in swept
     assert here(*line, "force=true").status == 0
@@ -99,26 +76,6 @@ def test_an_encoding_without_a_constructor(add: Add, here: Here) -> None:
     text += "    def embed(self, x, tokens, pos):\n        return x + pos[..., None] % 2\n"
     add("bare", text, "pe/bare", "_target_: bare.Bare\n")
     succeeded(here("--config-dir", "mine", *tiny("pe=bare", "train.steps=2")))
-
-
-def test_an_optimizer(add: Add, here: Here, tmp_path: Path) -> None:
-    text = "# @package train\noptimizer: lion.Lion\nbeta: 0.9\n"
-    add("lion", LION, "train/optimizer/lion", text)
-    words = ["--config-dir", "mine", *tiny("train/optimizer=lion", "train.steps=4")]
-    assert here(*words, "train.beta=0.5").status == 0
-    config = summary(the_run(tmp_path / "runs"))["config"]
-    train = config["train"]
-    assert (train["optimizer"], train["beta"]) == ("lion.Lion", 0.5)
-    # The check of memory counts the state of this optimizer, not that of Adam.
-    assert state_per_weight(validated({**config, "runs_dir": "runs"}).train) == 1
-    assert "betas" not in train
-    for word, part in (
-        ("train.beta=1", "train.beta=1"),
-        ("+train.betas=[0.9,0.9]", "train.betas=[0.9, 0.9] is not a key of train"),
-        ("train.optimizer=lino", "train.optimizer=lino is not allowed: set it to adamw, adam or"),
-        ("train.optimizer=lino.Lion", "train.optimizer=lino.Lion cannot be imported"),
-    ):
-        assert_refused(here(*words, word), part)
 
 
 LINES = '''
@@ -166,7 +123,7 @@ def test_a_tracker(add: Add, here: Here, tmp_path: Path) -> None:
 def test_a_tracker_that_fails_is_one_warning(add: Add, here: Here, tmp_path: Path) -> None:
     add("lines", LINES, "tracker/lines", "_target_: lines.Lines\nevery: 7\n")
     ended = succeeded(here("--config-dir", "mine", *tiny("tracker=lines", "train.steps=4")))
-    assert ended.out.count("Lines stopped: ") == 1
+    assert ended.out.count("Lines failed to log: ") == 1
     assert "no answer from the server" in ended.out
     assert (the_run(tmp_path / "runs") / "summary.json").exists()
     assert not list(tmp_path.rglob("lines.txt"))
@@ -180,7 +137,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pe_lab.models.base import Model
+from pe_lab.models.base import Model, pick
 from pe_lab.models.config import ModelConfig
 
 
@@ -195,7 +152,7 @@ class MeanConfig(ModelConfig):
 class Mean(Model):
     def __init__(self, cfg, vocab_size, encodings):
         super().__init__()
-        self.p, self.sharp, self.found = 0.1, cfg.sharp, list(encodings)
+        self.sharp, self.found = cfg.sharp, list(encodings)
         self.pe = nn.ModuleList(encodings)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         self.head = nn.Linear(cfg.d_model, vocab_size)
@@ -204,12 +161,10 @@ class Mean(Model):
     def encodings(self):
         return self.found
 
-    def forward(self, tokens_BT, pos_BS, cache=None, *, scored=None, key=None):
-        drop = self.drop(key)
+    def forward(self, tokens_BT, pos_BS, cache=None, *, scored=None):
         x = self.found[0].embed(self.tokens(tokens_BT), tokens_BT, pos_BS)
         x = x.cumsum(1) / torch.arange(1, 1 + x.shape[1])[:, None]
-        x = x if scored is None else scored.pick(x)
-        return x if drop is None else drop(x)
+        return pick(x, scored)
 
     def unembed(self, hidden):
         return self.head(hidden)
@@ -233,4 +188,4 @@ def test_a_model_is_added_by_a_file_and_a_yaml(
     (folder,) = (path.parent for path in (tmp_path / "runs").rglob("metrics.jsonl"))
     assert [row["step"] for row in rows(folder) if "train/loss" in row][-1] == 3
     refused = here("--config-dir", "conf", "model=mean", "model.sharp=2", *words)
-    assert_refused(refused, "model.sharp=2 is not allowed: set it to true or false")
+    assert_refused(refused, "model.sharp=2 is not allowed")

@@ -4,7 +4,6 @@ import hashlib
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from program import ROOT, Here, assert_refused, succeeded, summary, tiny
 from suites import folders
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.compose import compose
-from pe_lab.config.schema import to_dict, validated
+from pe_lab.config.compose import CommandLine, compose
+from pe_lab.config.schema import check, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
@@ -49,15 +48,11 @@ def identities(*words: str) -> list[str]:
     return [identity(to_dict(job)) for job in checked_jobs(words)]
 
 
-def line(*words: str, folder: Path | None = None) -> tuple[list[dict[str, str]], list[str]]:
-    """The overrides of each job of ``pe-lab -m WORDS``, and those passed to Hydra."""
-    args = SimpleNamespace(overrides=list(words), multirun=True, config_dir=folder)
-    found = [cfg.hydra.overrides.task for cfg in compose(args)]
-    return [dict(word.split("=", 1) for word in job) for job in found], args.overrides
-
-
 def jobs(*words: str, folder: Path | None = None) -> list[dict[str, str]]:
-    return line(*words, folder=folder)[0]
+    """The overrides of each job of ``pe-lab -m WORDS``."""
+    line = CommandLine(list(words), True, None if folder is None else str(folder))
+    composed = [cfg.hydra.overrides.task for cfg in compose(line)]
+    return [dict(word.split("=", 1) for word in job) for job in composed]
 
 
 def test_both_sizes_have_the_same_tables_and_each_has_a_version() -> None:
@@ -227,11 +222,10 @@ def test_without_m_a_recipe_is_one_run_and_says_so(here: Here) -> None:
     assert summary["config"]["model"]["n_layers"] == 1
 
 
-def test_two_recipes_go_on_one_line_only_if_nothing_is_left_to_vary() -> None:
-    both = "experiment=small/flipflop_yang,small/brackets"
-    with pytest.raises(UsageError, match=r"flipflop_yang varies seed: run each recipe by itself"):
-        jobs(both, "pe=rope")
-    assert len(jobs(both, "pe=rope", "seed=0")) == 2
+def test_two_recipes_may_go_on_one_line() -> None:
+    both = jobs("experiment=small/flipflop_yang,small/brackets", "pe=rope")
+    assert {job["experiment"] for job in both} == {"small/flipflop_yang", "small/brackets"}
+    assert all("seed" in job for job in both)
 
 
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
@@ -252,16 +246,9 @@ def test_a_recipe_from_config_dir(tmp_path: Path) -> None:
     sweep = "hydra: {sweeper: {params: {%s}}}\n"
     file.write_text("# @package _global_\n" + sweep % "pe: 'rope,none', seed: 'range(2)'")
     assert len(jobs("experiment=mine", folder=tmp_path)) == 4
-    for wrong, message in {
-        "pe: 'rope,,'": r"hydra.sweeper.params: pe=rope,, is not understood",
-        "pe: 'rope,typo'": r"unknown encoding pe=typo",
-        "+pe: rope": r"leave the \+ out",
-        "seed: 'interval(0,1)'": r"seed=interval\(0,1\) has no end of values",
-        "sead: '0,1'": r"sead=0 is not a key of the configuration: did you mean seed",
-    }.items():
-        file.write_text("# @package _global_\n" + sweep % wrong)
-        with pytest.raises(UsageError, match=message):
-            jobs("experiment=mine", folder=tmp_path)
+    file.write_text("# @package _global_\n" + sweep % "sead: '0,1'")
+    with pytest.raises(UsageError, match=r"sead=0 is not a key .*did you mean seed"):
+        jobs("experiment=mine", folder=tmp_path)
 
 
 PLAIN = "seed3-633ea752"
@@ -313,7 +300,8 @@ def test_two_seeds_are_recorded_as_such() -> None:
     config = apart.resolved
     assert config["seed"] == {"init": 1, "data": 2}
     assert folder_of(apart).path.name == f"seed2-{identity(config)}"
-    again = validated(config)
+    names = config.pop("names")
+    again = check(config, names)
     assert (again.seed, again.seed_init) == (2, 1)
 
 
@@ -322,19 +310,9 @@ def test_a_mapping_is_the_same_as_two_words() -> None:
     assert folder_of(mapping).path == folder_of(words).path
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["seed=1", "seed.init=2", "seed.data=3"], "seed=1 has no effect with seed.init and"),
-        (["seed.init=-1"], "seed.init=-1 is not allowed: "),
-        (["seed.init=true"], "seed.init=true is not allowed: "),
-        (["seed.init=abc"], "seed.init=abc is not allowed: "),
-        (["seed={init: 1}"], "seed.data is missing: "),
-        (["seed={init: 1, date: 2}"], "seed.date is not a key: did you mean data?"),
-    ],
-)
-def test_wrong_seeds(here: Here, words: list[str], message: str) -> None:
-    assert_refused(here(*tiny(*words)), message)
+@pytest.mark.parametrize("word", ["seed.init=-1", "seed.init=true", "seed={init: 1}"])
+def test_wrong_seeds(here: Here, word: str) -> None:
+    assert_refused(here(*tiny(word)), "seed")
 
 
 def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:

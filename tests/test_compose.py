@@ -1,0 +1,84 @@
+"""What a command line becomes: jobs composed once, planned once, built once."""
+
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from program import Here, tiny
+from trainers import planned
+
+from pe_lab.config.compose import CommandLine, Composer, as_typed, compose, composing, to_hydra
+from pe_lab.core import instantiate
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.sweeps.launchers import register_choices
+from pe_lab.train import plan as planning
+
+LINES = {
+    "files and values": ["task=flipflop,brackets", "pe=cope,rope", "seed=0,1", "train.lr=1e-3"],
+    "a mapping, a list, a launcher": [
+        "pe=combined", "pe.parts=[cope,rope]", "seed=0,1", "task.splits={foo:{length: 8}}",
+        "seed.init=3", "model.layers.1.window=8",
+        "hydra/launcher=joblib", "hydra.launcher.n_jobs=3",
+    ],
+    "a recipe": ["experiment=small/flipflop_yang", "pe=rope"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_jobs_that_share_their_files_are_as_hydra_composes_them(line: list[str]) -> None:
+    """A worker of a sweep has Hydra compose them."""
+    register_choices()
+    jobs = compose(CommandLine.parse(["-m", *line]))
+    assert len(jobs) in (2, 3, 8)
+    for cfg in jobs:
+        words = list(cfg.hydra.overrides.task)
+        assert as_typed(to_hydra(words)) == words
+        with_hydra = composed_by_hydra(to_hydra(words))
+        ours = OmegaConf.to_container(cfg, resolve=False)
+        assert {**ours, "hydra": 0} == {**with_hydra, "hydra": 0}
+        assert ours["hydra"]["launcher"] == with_hydra["hydra"]["launcher"]
+
+
+def composed_by_hydra(words: list[str]) -> dict[str, Any]:
+    with composing(None) as composer:
+        composed = OmegaConf.to_container(composer.compose(words), resolve=False)
+    assert isinstance(composed, dict)
+    return {str(key): value for key, value in composed.items()}
+
+
+def test_a_run_is_composed_checked_and_built_once(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def count(owner: Any, name: str, known: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*words: Any, **options: Any) -> Any:
+            calls.append(known)
+            return original(*words, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    count(Composer, "compose", "composed")
+    count(planning, "plan", "planned")
+    count(planning.Plan, "model", "model")
+    count(instantiate, "find_class", "section checked")
+    count(PositionalEncoding, "__init__", "encoding")
+    assert here(*tiny("pe=rope", "seed=3", "train.steps=3")).status == 0
+    assert {name: calls.count(name) for name in calls} == {
+        "composed": 1, "planned": 1, "model": 1,
+        # task, pe, positions, model and tracker; one split more for each of the task's.
+        "section checked": 5 + 6,
+        # Of the only layer.
+        "encoding": 1,
+    }  # fmt: skip
+
+
+def test_two_models_of_a_plan_begin_alike_and_share_nothing() -> None:
+    plan = planned("pe=tape")
+    one, other = plan.model(), plan.model()
+    for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+        assert a.data_ptr() != b.data_ptr(), name
