@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.options import Options
-from pe_lab.store.run_folder import RunFolder, is_run, runs_below, runs_called
+from pe_lab.store.run_folder import RunFolder, is_run, run_folders, runs_called
 
 MOST_NAMED = 6
 """Runs that a message names."""
@@ -71,7 +71,10 @@ def _is_finished(path: Path) -> bool:
 def _find(name: str, runs_dir: Path) -> list[Path]:
     """The runs in a folder or a glob pattern, else those with this part in their path."""
     folders = [Path(match) for match in sorted(glob.glob(name))]  # noqa: PTH207
-    inside = [[folder] if is_run(folder) else runs_below(folder) for folder in folders]
+    inside = [
+        [folder] if is_run(folder) else [run.path for run in run_folders(folder)]
+        for folder in folders
+    ]
     runs = [run for several in inside for run in several] or runs_called(name, runs_dir)
     if not runs and Path(name).is_dir():
         return [Path(name)]

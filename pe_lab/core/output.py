@@ -3,7 +3,7 @@
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -11,12 +11,6 @@ from typing import Any
 _UNSAFE = [*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F),
            *range(0x2066, 0x206A)]  # fmt: skip
 _ESCAPED = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in _UNSAFE}
-
-
-def first_of(names: Sequence[str]) -> str:
-    """``path``, or ``path and 2 more``."""
-    first, *others = names
-    return f"{first} and {len(others)} more" if others else first
 
 
 def printable(text: str) -> str:

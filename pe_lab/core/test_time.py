@@ -7,6 +7,3 @@ TEST_TIME = frozenset(
     }
 )
 """Those of conf/pe whose class has ``at_test_time``; tables are made without importing classes."""
-MARK = " †"
-LEGEND = "† made for a trained rope at test time, trained from scratch here."
-"""What the mark of such an encoding says in tables and charts of trained runs."""

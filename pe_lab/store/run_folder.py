@@ -213,9 +213,11 @@ class RunFolder:
         return content
 
 
-def run_folders(runs_dir: Path) -> list[RunFolder]:
-    """Every run below ``runs_dir``, without those that ``force`` set aside."""
-    return [RunFolder(path) for path in sorted(runs_dir.glob("*/*/seed*")) if _is_named(path)]
+def run_folders(folder: Path) -> list[RunFolder]:
+    """Every run below a folder of a task, of an encoding or of all runs, without those that
+    ``force`` set aside."""
+    paths = sorted(path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))
+    return [RunFolder(path) for path in paths if _NAME.fullmatch(path.name)]
 
 
 def runs_called(name: str, runs_dir: Path) -> list[Path]:
@@ -232,16 +234,6 @@ def runs_called(name: str, runs_dir: Path) -> list[Path]:
     ]
 
 
-def runs_below(folder: Path) -> list[Path]:
-    """The runs in a folder of a task, of an encoding or of all."""
-    paths = (path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))
-    return sorted(filter(_is_named, paths))
-
-
 def is_run(path: Path) -> bool:
     """Whether a folder has the name or the summary of a run."""
-    return _is_named(path) or (path / "summary.json").exists()
-
-
-def _is_named(path: Path) -> bool:
-    return bool(_NAME.fullmatch(path.name))
+    return bool(_NAME.fullmatch(path.name)) or (path / "summary.json").exists()

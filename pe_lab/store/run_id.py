@@ -12,8 +12,7 @@ from typing import Any
 from pe_lab.core.moved import RECORDED
 
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
-"""Excluded keys on which the last digits depend, as rounding differs with the order of sums. If a
-finished run is found that had other values of these, a message names them."""
+"""Excluded keys on which the last digits depend, as rounding differs with the order of sums."""
 
 EXCLUDED = frozenset(
     {
