@@ -15,7 +15,7 @@ from pe_lab.experiment.signals import stopping
 
 logger = logging.getLogger("pe_lab")
 
-LOCK_WAIT_S = 5.0
+LOCK_WAIT_S = 60.0
 """How long to wait for the folder of a job that another process is writing."""
 PROGRESS_INTERVAL_S = 60.0
 """Seconds between a worker's lines of progress."""
