@@ -189,27 +189,6 @@ def test_a_new_encoding_is_drawn_without_new_code(
     assert (found.hooks, found.reads) == (["bias"], "distances")
 
 
-def test_the_page_of_findings_says_what_its_sections_reproduce() -> None:
-    page, written = findings.earlier(), yaml.safe_load(findings.SOURCE.read_text("utf-8"))
-    shown = [page.get(finding["title"], "") for finding in written["findings"].values()]
-    table = findings.reproductions(written["findings"], shown)
-    assert table in findings.PAGE.read_text("utf-8"), "run python -m docs.findings --tables"
-    cells = [line.split(" | ")[2] for line in table.splitlines()[2:]]
-    verdicts = {cell.partition("]")[0].removeprefix("[") for cell in cells}
-    assert verdicts == {"reproduced", "in part", "not reproduced", "undecided"}
-    assert len({findings.anchor(title) for title in page}) == len(page)
-
-
-def test_a_finding_that_nobody_has_judged_is_in_the_table() -> None:
-    title = "PaTH's table 1: length 512, three rates"
-    finding = {"title": title, "reproduces": {"claim": "a", "size": "small"}}
-    linked = findings.reproductions({"new": finding}, ["## the section"])
-    assert "[not judged](#paths-table-1-length-512-three-rates)" in linked
-    assert "| not run | `python -m docs.findings new` |" in findings.reproductions(
-        {"new": finding}, [""]
-    )
-
-
 @pytest.mark.extended
 def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
     """The filters of ``results`` select the first job of each line, and every value of a sweep."""

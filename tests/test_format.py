@@ -30,7 +30,7 @@ def test_words_stand_left_numbers_right_and_the_best_has_a_mark() -> None:
         "flipflop: error in %",
         "encoding  n  sparse",
         "───────────────────",
-        "rope      8  25.0",
+        "rope      8    25.0",
         "cope      -  0.04 *",
         "Note.",
     ]
@@ -67,11 +67,11 @@ def test_signs_of_markdown_and_latex_are_escaped() -> None:
     table = Table(pl.DataFrame({"a_b": [NASTY, "[a,b]"], "n": [1.0, 2.0]}))
     assert table.latex().splitlines()[9:11] == [
         r"{}a\_b \& 50\% \textbar{} *x* \$y\$ \#1 \{z\} \textasciitilde{}\textasciicircum{}"
-        r"\textbackslash{} \textless{}t\textgreater{} [u] `v` & 1 \\",
-        r"{}[a,b] & 2 \\",
+        r"\textbackslash{} \textless{}t\textgreater{} [u] `v` & 1.0 \\",
+        r"{}[a,b] & 2.0 \\",
     ]
     line = table.markdown().splitlines()[2]
-    assert line == r"| a\_b & 50% \| \*x\* $y$ #1 {z} \~^\\ \<t\> \[u] \`v\` | 1 |"
+    assert line == r"| a\_b & 50% \| \*x\* $y$ #1 {z} \~^\\ \<t\> \[u] \`v\` | 1.0 |"
 
 
 def test_csv_and_json_hold_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:

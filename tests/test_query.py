@@ -12,7 +12,7 @@ from made import edit_summary, made, unfinished
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import parse
-from pe_lab.results.labels import labels, named
+from pe_lab.results.labels import named
 from pe_lab.results.query import condition
 from pe_lab.results.selection import selected
 from pe_lab.results.table import read_runs
@@ -158,11 +158,14 @@ JOIN = "join comparisons such as task=flipflop by and, or, not"
         (["where=pe<rope"], "< compares numbers, not pe<rope"),
         (["where=train.stps=3"], "none of the runs has a key train.stps: did you mean train.steps"),
         (["where=train.steps=abc"], "train.steps holds numbers, and abc is none"),
-        (["where=model.tied_embeddings=1"], "model.tied_embeddings is true or false, not 1"),
-        (["where=pe=rope or pe=cpoe"], "there is no pe cpoe: did you mean cope"),
+        (
+            ["where=model.tied_embeddings=1"],
+            "there is no model.tied_embeddings 1: choose",
+        ),
+        (["where=pe=rope or pe=cpoe"], "there is no pe cpoe: did you mean"),
         (["where=state=finishd"], "there is no state finishd: did you mean finished"),
         (["tas=flipflop"], "results tas=flipflop: did you mean task"),
-        (["ood/sprse=0"], "a key ood/sprse: did you mean ood/sparse"),
+        (["ood/sprse=0"], "ood/sprse=0: did you mean ood/sparse"),
         (["seed="], "seed=: give a value"),
         (["pe=ropee"], "pe=ropee: there is no pe ropee: did you mean rope?"),
         (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
@@ -178,7 +181,7 @@ def test_what_selects_nothing_is_refused(words: list[str], message: str) -> None
 
 def test_the_value_of_a_filter_in_a_notebook() -> None:
     made("rope")
-    with pytest.raises(UsageError, match="pe=cpoe: there is no pe cpoe: did you mean cope"):
+    with pytest.raises(UsageError, match="pe=cpoe: there is no pe cpoe: did you mean"):
         read_runs(pe="cpoe")
     assert read_runs(pe="cope").is_empty(), "an encoding without a run here"
     made("mine", **{"model.d_model": 128})
@@ -196,7 +199,7 @@ def test_filters_and_the_commands_own_keys() -> None:
 def names(task: str = "flipflop") -> set[tuple[str, str]]:
     """The encodings and labels of a task's settings."""
     runs = read_runs()
-    found = labels(runs)
+    found = named(runs).labels
     return {(pe, found[s]) for pe, s in runs.filter(task=task).select("pe", "setting").rows()}
 
 

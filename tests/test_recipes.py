@@ -19,7 +19,7 @@ from pe_lab.config.schema import check, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import named
 from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import run_folders
 from pe_lab.store.run_id import identity
@@ -325,7 +325,7 @@ def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     runs = read_runs(tmp_path / "runs")
     # A plain seed 0, the same init with other data, and another init with both.
     assert sorted(runs.group_by("setting").len()["len"]) == [1, 1, 2]
-    assert set(labels(runs).values()) == {"", "seed.init=0", "seed.init=7"}
+    assert set(named(runs).labels.values()) == {"", "seed.init=0", "seed.init=7"}
     assert here("results", "seed.init=7").status == 0
     loaded = [load(path).plan.config for path in folders(tmp_path).values()]
     seeds = [(config.seed_init, config.seed) for config in loaded]

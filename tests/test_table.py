@@ -9,7 +9,7 @@ import pytest
 from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
 
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import named
 from pe_lab.results.table import breakdowns, by_split, curves, read_file_of_runs, read_runs
 from pe_lab.store.run_id import identity
 
@@ -118,7 +118,7 @@ def test_no_runs_are_an_empty_table() -> None:
     assert runs.is_empty()
     for table in (by_split(runs), curves(runs), breakdowns(runs)):
         assert table.is_empty()
-    assert labels(runs) == {}
+    assert named(runs).labels == {}
 
 
 def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:

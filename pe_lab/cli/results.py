@@ -46,7 +46,6 @@ from pe_lab.results.selection import FileOptions, selected, unfinished_notes
 from pe_lab.results.tables import (
     Layout,
     Spread,
-    pooled_note,
     tables,
     tuning_note,
     with_differs,
@@ -123,7 +122,7 @@ def _content(
     rates = options.spread == "rates"
     groups = grouped(runs, by, metric, options.splits, options.threshold, rates)
     names = named(finished)
-    notes = [*pooled_note(runs, by), *tuning_note(runs, by, options.where)]
+    notes = tuning_note(runs)
     if options.file is None and (evaluated := _count_evaluated(finished)):
         words = [*options.filters, f"runs_dir={options.runs_dir}", "evaluations=true"]
         command = shlex.join(["pe-lab", "results", *words])
@@ -161,10 +160,10 @@ def _evaluations(
     runs = runs.filter(pl.col("path").is_in(evaluated["path"].unique().to_list()))
     by = list(dict.fromkeys([*AT_TEST, *(options.by or ["setting"])]))
     by_length = evaluated.sort("tokens", maintain_order=True)
-    groups, rows = grouped_evaluations(by_length, runs, by, options.metric)
+    groups = grouped_evaluations(by_length, runs, by, options.metric)
     names = named(runs)
     layout = Layout(by, options.metric, options.spread, options.sort, "length", as_measured=True)
-    notes += [*pooled_note(rows, by), *tuning_note(runs, ["pe", *by], options.where)]
+    notes += tuning_note(runs)
     for (task,), part in evaluated.group_by("task", maintain_order=True):
         notes += [f"{task}: {note}" for note in scales(part)]
     return tables(groups, names, layout), with_differs(groups, names), notes

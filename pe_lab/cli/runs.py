@@ -24,7 +24,7 @@ from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.options import Flag, parse
 from pe_lab.core.output import counted
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.store.run_folder import RunFolder
 
@@ -48,7 +48,7 @@ def show(words: Sequence[str]) -> None:
     if options.check:
         check_files(runs)
         return
-    names = labels(runs) if len(runs) else {}
+    names = named(runs).labels if len(runs) else {}
     facts = [_facts(run, names) for run in runs.iter_rows(named=True)]
     facts.sort(key=lambda one: -one["age_s"])
     if facts:

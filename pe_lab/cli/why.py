@@ -32,7 +32,7 @@ from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
-from pe_lab.results.labels import labels
+from pe_lab.results.labels import named
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.results.table import by_split, runs_of
 from pe_lab.suite.rows import write_parquet
@@ -121,7 +121,7 @@ def diagnose_runs(
     from pe_lab.explain.diagnose import recorded
 
     runs = runs_of(paths)
-    names, worst = labels(runs), _worst_splits(runs)
+    names, worst = named(runs).labels, _worst_splits(runs)
     diagnoses: list[Diagnosed] = []
     progress = Progress()
     with stop_on_signal(), closing(progress):

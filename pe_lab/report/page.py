@@ -76,7 +76,7 @@ def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Sect
         part = finished.filter(pl.col("task") == task)
         of_task = evaluated.filter(pl.col("task") == task)
         evaluations = [] if of_task.is_empty() else evaluation_tables(of_task)
-        table = replace(table, notes=(*table.notes, *tuning_note(part, ["pe", "setting"], where)))
+        table = replace(table, notes=(*table.notes, *tuning_note(part)))
         shared, differing = _settings(part)
         charts = charts_of_task(
             part, _label(names), _labels_in_order(table), _thresholds(task, groups)

@@ -13,7 +13,6 @@ from pe_lab.core.suggest import check_known
 from pe_lab.evaluate.record import (
     CELL_COLUMNS,
     METRIC_COLUMNS,
-    NAME,
     TRAINED,
     not_finite,
     read_evaluations,
@@ -21,19 +20,13 @@ from pe_lab.evaluate.record import (
 from pe_lab.results.format import Table
 from pe_lab.results.groups import RATES, data_keys, group_keys, summarized
 from pe_lab.results.labels import named
-from pe_lab.results.table import NOT_FINITE, runs_of
+from pe_lab.results.table import NOT_FINITE, RUN, runs_of
 from pe_lab.results.tables import Layout, Spread, tables
 from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
+# The encoding at test time, and the trained one.
 AT_TEST = ("encoding", "in place of")
-"""The encoding at test time, and the trained one."""
-
-
-def evaluated_runs(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the finished ones of these runs that were evaluated."""
-    finished = runs.filter(pl.col("state") == "finished")
-    return finished.filter([(Path(path) / NAME).exists() for path in finished["path"]])
 
 
 def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -46,8 +39,7 @@ def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """
     measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
     table, unread = [], []
-    facts = ("path", "task", "pe", "seed", "setting")
-    for run in evaluated_runs(runs).select(facts).iter_rows():
+    for run in runs.filter(pl.col("state") == "finished").select(RUN).iter_rows():
         try:
             cells = _cells(read_evaluations(RunFolder(Path(run[0]))))
         except PeLabError as error:
@@ -94,10 +86,9 @@ def grouped_evaluations(
     by: Sequence[str],
     metric: str = "error",
     across: str = "length",
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+) -> pl.DataFrame:
     """Return the columns of ``groups.grouped`` that do not depend on a threshold, one row for each
-    group, split and length, with the scale ``k`` where the group has one; and the rows that are
-    grouped, whose task is the title of their table.
+    group, split and length, with the scale ``k`` where the group has one.
 
     Args:
         evaluated: as ``recorded`` or ``evaluate`` gives them.
@@ -138,7 +129,7 @@ def grouped_evaluations(
     groups = summarized(values, names, column, metric).drop(RATES)
     one = pl.col("k").min() == pl.col("k").max()
     scale = rows.group_by(names, maintain_order=True).agg(k=pl.when(one).then(pl.col("k").min()))
-    return groups.insert_column(len(names), scale["k"]), rows.with_columns(task="_title")
+    return groups.insert_column(len(names), scale["k"])
 
 
 def shown_encoding() -> pl.Expr:
@@ -160,7 +151,7 @@ def evaluation_tables(
     runs = runs_of(evaluated["path"].unique(maintain_order=True))
     several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
     by = ["encoding", *(["in place of"] if several else []), "setting"]
-    groups, _ = grouped_evaluations(evaluated, runs, by, metric, across)
+    groups = grouped_evaluations(evaluated, runs, by, metric, across)
     layout = Layout(by, metric, spread, across=across, as_measured=True)
     return tables(groups, named(runs), layout)
 

@@ -30,39 +30,12 @@ import polars as pl
 from pe_lab.core.output import printable
 
 OutputFormat = Literal["table", "markdown", "latex", "csv", "json"]
+# Writes a value of a column. It is not called with None, which is written as -.
 Format = Callable[[Any], str]
-"""Writes a value of a column. It is not called with None, which is written as ``-``."""
+# A heading and the cells below it.
+Column = list[str]
+# Longer words are written below a table that is too wide, as [1], [2], ..
 LONGEST = 40
-"""Longer words are written below a table that is too wide, as [1], [2], .."""
-NOT_A_TERMINAL = 160
-"""Characters of a line where the output is not a terminal."""
-
-
-def fixed(digits: int, suffix: str = "") -> Format:
-    """Return a format with so many digits behind the point: ``fixed(3)(0.1)`` is 0.100."""
-    return lambda value: f"{value:.{digits}f}{suffix}"
-
-
-def write_value(value: Any) -> str:
-    """Write numbers with at most four digits, and lists with spaces between their values."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return " ".join(map(write_value, value)) if isinstance(value, list) else str(value)
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column as text.
-
-    Args:
-        best: whether each cell is the best of its column, which is written with a star or in bold.
-        holds_words: words stand at the left edge, numbers at the right.
-    """
-
-    heading: str
-    cells: Sequence[str]
-    best: Sequence[bool]
-    holds_words: bool
 
 
 @dataclass(frozen=True)
@@ -77,7 +50,7 @@ class Table:
         headings: what a column is called where it is not its name.
 
     A value may be a struct, for a cell of several numbers: its format gets a dictionary, and a
-    cell whose ``best`` is true is the best of its column.
+    cell whose ``best`` is true is the best of its column, which has a star or is bold.
     """
 
     frame: pl.DataFrame
@@ -86,57 +59,65 @@ class Table:
     notes: tuple[str, ...] = ()
     headings: Mapping[str, str] = field(default_factory=dict)
 
-    def columns(self) -> list[Column]:
-        """Return the columns that are shown, as text."""
-        formats = self.formats or dict.fromkeys(self.frame.columns, write_value)
-        return [
-            Column(
-                self.headings.get(name, name),
-                [printable("-" if v is None else write(v)) for v in self.frame[name]],
-                [isinstance(v, dict) and bool(v.get("best")) for v in self.frame[name]],
-                self.frame.schema[name] == pl.String,
-            )
-            for name, write in formats.items()
-        ]
+    def columns(self, escape: Format = printable, best: str = "{}") -> list[Column]:
+        """Return the columns that are shown, as text, each with its heading first.
+
+        Args:
+            best: how the best of a column is written, ``**{}**``.
+        """
+        columns = []
+        for name, write in (self.formats or dict.fromkeys(self.frame.columns, str)).items():
+            heading, values = self.headings.get(name, name), self.frame[name].to_list()
+            marks = [best if isinstance(v, dict) and v.get("best") else "{}" for v in values]
+            texts = ["-" if value is None else write(value) for value in values]
+            cells = [mark.replace("{}", escape(t)) for mark, t in zip(marks, texts, strict=True)]
+            columns.append([escape(heading), *cells])
+        return columns
+
+    def _are_words(self) -> list[bool]:
+        return [self.frame.schema[name] == pl.String for name in self.formats or self.frame.columns]
 
     def text(self, width: int) -> str:
         """Return the table for a terminal of so many characters.
 
-        If it is too wide, long words move below it, and the columns of numbers continue in further
-        parts. The best of a column has a star.
+        Words stand at the left edge of their column, numbers at the right. If the table is too
+        wide, long words move below it, and the columns of numbers continue in further parts.
         """
-        columns, notes = _starred(self.columns()), self.notes
+        columns, are_words, notes = self.columns(best="{} *"), self._are_words(), self.notes
         if _width(columns) > width:
-            columns, legend = _with_legend(columns)
-            notes = (*legend, *notes)
-        first = next((i for i, c in enumerate(columns) if not c.holds_words), len(columns))
-        parts: list[list[Column]] = [columns[:first]]
-        for column in columns[first:]:
-            if len(parts[-1]) > first and _width([*parts[-1], column]) > width:
-                parts.append(columns[:first])
+            long = [t for c, words in zip(columns, are_words, strict=True) if words for t in c]
+            long = list(dict.fromkeys(text for text in long if len(text) > LONGEST))
+            short = {text: f"[{number}]" for number, text in enumerate(long, 1)}
+            columns = [[short.get(text, text) for text in column] for column in columns]
+            notes = (*(f"{number} {text}" for text, number in short.items()), *notes)
+        pads = [str.ljust if words else str.rjust for words in are_words]
+        padded = [[p(t, _width([c])) for t in c] for c, p in zip(columns, pads, strict=True)]
+        first = padded[: (*are_words, False).index(False)]
+        parts = [first]
+        for column in padded[len(first) :]:
+            if len(parts[-1]) > len(first) and _width([*parts[-1], column]) > width:
+                parts.append(first)
             parts[-1] = [*parts[-1], column]
-        return "\n".join(filter(None, [self.title, "\n\n".join(map(_aligned, parts)), *notes]))
+        body = "\n\n".join(map(_ruled, parts))
+        return "\n".join(filter(None, [self.title, body, *notes]))
 
     def markdown(self) -> str:
         """Return the table as GitHub's markdown, the best in bold."""
-        columns = self.columns()
-        lines = [[in_markdown(column.heading) for column in columns]]
-        lines.append(["---" if column.holds_words else "---:" for column in columns])
-        lines += _rows(columns, lambda text, best: f"**{text}**" if best else text, in_markdown)
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        columns = self.columns(in_markdown, "**{}**")
+        head, *rows = zip(*columns, strict=True)
+        sides = ["---" if words else "---:" for words in self._are_words()]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in (head, sides, *rows))
         notes = " ".join(map(in_markdown, self.notes))
         return "\n\n".join(filter(None, [in_markdown(self.title), body, notes])) + "\n"
 
     def latex(self) -> str:
         """Return the table for the packages booktabs and graphicx, the best in bold, with a label
         made of its title: ``tab:flipflop-error``."""
-        columns = self.columns()
-        rows = _rows(columns, lambda t, best: rf"\textbf{{{t}}}" if best else t, in_latex)
-        heads = [in_latex(column.heading) for column in columns]
+        columns = self.columns(in_latex, r"\textbf{{}}")
         # Without {} a line that begins with [ or * is an argument of the line break above.
-        first, *lines = [f"{{}}{' & '.join(row)} \\\\" for row in (heads, *rows)]
+        head, *rows = [f"{{}}{' & '.join(row)} \\\\" for row in zip(*columns, strict=True)]
         label = re.sub(r"\W+", "-", self.title.replace("in %", "")).strip("-")
-        sides = "".join("l" if column.holds_words else "r" for column in columns)
+        sides = "".join("l" if words else "r" for words in self._are_words())
         return "\n".join(
             [
                 r"\begin{table}",
@@ -145,7 +126,7 @@ class Table:
                 rf"\label{{tab:{label}}}",
                 r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
                 rf"\begin{{tabular}}{{{sides}}}",
-                *(r"\toprule", first, r"\midrule", *lines, r"\bottomrule"),
+                *(r"\toprule", head, r"\midrule", *rows, r"\bottomrule"),
                 r"\end{tabular}}",
                 r"\end{table}",
                 "",
@@ -183,26 +164,21 @@ def print_tables(
     if form == "json":
         content = {**(facts or {}), "rows": Table(rows).json(), "notes": list(notes)}
         print(orjson.dumps(content, default=str, option=orjson.OPT_INDENT_2).decode())
-    elif form == "table":
-        for line in _texts(tables, line_width()):
-            print(line)
-        for note in notes:
-            print(printable(note))
+        return
+    if form == "table":
+        lines: Iterable[str] = _texts(tables)
     else:
         parts = [Table(rows)] if form == "csv" else tables
-        print("\n".join(getattr(part, form)() for part in parts), end="")
-        for note in notes:
-            print(printable(note), file=sys.stderr)
+        lines = [getattr(part, form)().removesuffix("\n") for part in parts]
+    for line in filter(None, lines):
+        print(line)
+    for note in notes:
+        print(printable(note), file=sys.stdout if form == "table" else sys.stderr)
 
 
-def line_width() -> int:
-    """Return the characters of a line: those of the terminal, else ``NOT_A_TERMINAL``."""
-    width = shutil.get_terminal_size((NOT_A_TERMINAL, 24)).columns
-    return width if sys.stdout.isatty() else NOT_A_TERMINAL
-
-
-def _texts(tables: Sequence[Table], width: int) -> Iterable[str]:
+def _texts(tables: Sequence[Table]) -> Iterable[str]:
     """Yield the tables with an empty line between them; notes that all of them share come once."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
     shared = [note for note in tables[0].notes if len(tables) > 1] if tables else []
     shared = [note for note in shared if all(note in table.notes for table in tables)]
     for number, table in enumerate(tables):
@@ -211,54 +187,19 @@ def _texts(tables: Sequence[Table], width: int) -> Iterable[str]:
     yield from shared
 
 
-def _starred(columns: Sequence[Column]) -> list[Column]:
-    """Return the columns with a star behind the best; the others have space for one."""
-    ends = [
-        [" *" if best else "  " * any(column.best) for best in column.best] for column in columns
-    ]
-    return [
-        replace(column, cells=list(map(str.__add__, column.cells, of_column)))
-        for column, of_column in zip(columns, ends, strict=True)
-    ]
-
-
-def _with_legend(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
-    """Replace words longer than ``LONGEST`` by [1], [2], ..; return what these stand for, too."""
-    words = [text for column in columns if column.holds_words for text in column.cells]
-    long = dict.fromkeys(text for text in words if len(text) > LONGEST)
-    numbers = {text: f"[{number}]" for number, text in enumerate(long, 1)}
-    shorter = [replace(c, cells=[numbers.get(text, text) for text in c.cells]) for c in columns]
-    return shorter, [f"{number} {text}" for text, number in numbers.items()]
-
-
 def _width(columns: Sequence[Column]) -> int:
-    return sum(max(map(len, (c.heading, *c.cells))) + 2 for c in columns) - 2
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
-def _aligned(columns: Sequence[Column]) -> str:
-    """Return heading, rule and rows with two spaces between columns."""
-    padded = []
-    for column in columns:
-        texts = [column.heading, *column.cells]
-        pad = str.ljust if column.holds_words else str.rjust
-        padded.append([pad(text, max(map(len, texts))) for text in texts])
-    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
-    return "\n".join([*lines[:1], "─" * _width(columns), *lines[1:]])
-
-
-def _rows(
-    columns: Sequence[Column], mark: Callable[[str, bool], str], escape: Format
-) -> list[list[str]]:
-    marked = [
-        [mark(escape(text), best) for text, best in zip(c.cells, c.best, strict=True)]
-        for c in columns
-    ]
-    return [list(row) for row in zip(*marked, strict=True)]
+def _ruled(columns: Sequence[Column]) -> str:
+    """Return the heading, a rule and the rows of padded columns."""
+    head, *rows = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    return "\n".join([head, "─" * _width(columns), *rows])
 
 
 def in_markdown(text: str) -> str:
     """Return the text with the signs that markdown reads escaped; intervals ``[1, 2]`` stay."""
-    return re.sub(r"([\\`*_|<>~]|\[(?![-+]?\d[\d.]*, ))", r"\\\1", text)
+    return re.sub(r"([\\`*_|<>~]|\[(?![-+]?\d[\d.]*, ))", r"\\\1", printable(text))
 
 
 _LATEX = {
@@ -278,4 +219,4 @@ _LATEX = {
 
 def in_latex(text: str) -> str:
     """Return the text with the signs that LaTeX reads escaped."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX.get(letter, letter) for letter in printable(text))

@@ -9,18 +9,18 @@ import polars as pl
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.core.suggest import check_known
-from pe_lab.results.labels import without_idle
 from pe_lab.results.protocol import threshold
 from pe_lab.results.query import unknown
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_clusters_of_mean, with_rates
 from pe_lab.results.table import NOT_FINITE, compared_keys, splits_of
 
+# Columns of ``grouped`` that depend on a threshold.
 RATES = ("k", "p_generalises", "p_low", "p_high", "threshold")
-"""Columns of ``grouped`` that depend on a threshold."""
+# Metrics that a threshold can be of; only of errors per answer does the suite have one.
 RATED = ("error", "error_generated", "error_seq")
-"""Metrics that a threshold can be of; only of errors per answer does the suite have one."""
+# The keys that runs share which differ only in the seed; the task is always a key.
 SETTING = ("pe", "setting")
-"""The keys that runs share which differ only in the seed; the task is always a key."""
+Row = dict[str, Any]
 
 
 def grouped(
@@ -130,24 +130,6 @@ def summarized(
     )  # fmt: skip
 
 
-def pooled(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
-    """Return the keys other than the seed that vary within a group of finished runs: what a mean
-    over the group does not show."""
-    finished = without_idle(runs.filter(pl.col("state") == "finished"))
-    group = ["task", *group_keys(by, runs.columns)]
-    keys = [k for k in ("pe", "positions", *compared_keys(runs)) if k in runs.columns]
-    keys = [key for key in keys if key not in group and finished[key].n_unique() > 1]
-    if finished.is_empty() or not keys:
-        return []
-    several = finished.select((pl.col(keys).n_unique().over(group) > 1).any())
-    varying = [key for key in keys if several[key].item()]
-    # What follows from another key needs no mention.
-    follows = [f"{key}." for key in ("pe", "positions") if key in varying]
-    if any(key.startswith("task.") and not key.startswith("task.splits.") for key in varying):
-        follows.append("task.splits.")
-    return [key for key in varying if not key.startswith(tuple(follows))]
-
-
 def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     """Return the keys of ``by``, each once, without task.
 
@@ -222,10 +204,6 @@ def data_keys(runs: pl.DataFrame) -> list[str]:
     return [key for key in compared_keys(runs) if key.startswith(made_by)]
 
 
-Rows = Sequence[tuple[int, dict[str, Any]]]
-"""Rows of a table with their numbers."""
-
-
 def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) -> list[bool]:
     """Return whether a group is the best of its column among those measured on the same data.
 
@@ -245,37 +223,37 @@ def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) ->
         column: the keys of a column of the table, the task first.
     """
     tasks = {*table.filter(pl.col("threshold").is_not_null())[column[0]]} if by_rate else set()
-    comparable: dict[tuple[Any, ...], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    comparable: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for number, row in enumerate(table.iter_rows(named=True)):
         if row["mean"] is not None:
-            comparable[(*(row[key] for key in column), *row["data"])].append((number, row))
-    marks = [False] * len(table)
-    for rows in comparable.values():
-        by_mean = rows[0][1][column[0]] not in tasks
-        has_rates = all(row["threshold"] is not None for _, row in rows)
-        if all(row["settings"] == 1 for _, row in rows) and (by_mean or has_rates):
-            for number in _lowest_means(rows) if by_mean else _highest_rates(rows):
-                marks[number] = True
-    return marks
+            key = (*(row[key] for key in column), *row["data"])
+            comparable[key].append({**row, "number": number})
+    best: set[int] = set()
+    for key, rows in comparable.items():
+        by_mean = key[0] not in tasks
+        has_rates = all(row["threshold"] is not None for row in rows)
+        if all(row["settings"] == 1 for row in rows) and (by_mean or has_rates):
+            best |= {row["number"] for row in (_lowest_mean if by_mean else _highest_rate)(rows)}
+    return [number in best for number in range(len(table))]
 
 
-def _highest_rates(rows: Rows) -> list[int]:
-    highest = max(row["p_generalises"] for _, row in rows)
-    first = [(number, row) for number, row in rows if row["p_generalises"] == highest]
-    others = [row["p_high"] for _, row in rows if row["p_generalises"] < highest]
-    several_seeds = all(row["n"] > 1 for _, row in first)
-    above = others and min(row["p_low"] for _, row in first) > max(others)
-    return [number for number, _ in first] if above and several_seeds else []
+def _highest_rate(rows: Sequence[Row]) -> Sequence[Row]:
+    highest = max(row["p_generalises"] for row in rows)
+    first = [row for row in rows if row["p_generalises"] == highest and row["n"] > 1]
+    tied = sum(row["p_generalises"] == highest for row in rows)
+    others = [row for row in rows if row["p_generalises"] < highest]
+    above = all(one["p_low"] > other["p_high"] for one in first for other in others)
+    return first if others and above and len(first) == tied else []
 
 
-def _lowest_means(rows: Rows) -> list[int]:
-    lowest = min(row["mean"] for _, row in rows)
-    first = [(number, row) for number, row in rows if row["mean"] == lowest]
-    others = [row for _, row in rows if row["mean"] > lowest]
+def _lowest_mean(rows: Sequence[Row]) -> Sequence[Row]:
+    lowest = min(row["mean"] for row in rows)
+    first = [row for row in rows if row["mean"] == lowest]
+    others = [row for row in rows if row["mean"] > lowest]
     below = all(
         one["most"] < other["least"] and least_p(one["n"], other["n"]) <= LEVEL
-        for _, one in first
+        for one in first
         for other in others
     )
-    unanimous = len(first) == 1 or all(row["sd"] == 0 for _, row in first)
-    return [number for number, _ in first] if others and below and unanimous else []
+    unanimous = len(first) == 1 or all(row["sd"] == 0 for row in first)
+    return first if others and below and unanimous else []

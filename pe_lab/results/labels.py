@@ -13,13 +13,13 @@ import yaml
 
 from pe_lab.config.choices import choices
 from pe_lab.core.config_dir import conf
-from pe_lab.results.table import compared_keys, config_keys, flat, text
+from pe_lab.results.table import compared_keys, flat, text
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
 
+# A row of ``table.read_runs``.
 Run = Mapping[str, Any]
-"""A row of ``table.read_runs``."""
+# setting -> key -> value.
 Values = dict[str, dict[str, str]]
-"""setting -> key -> value."""
 _SHORTENED = ("task.", "pe.", "positions.", "model.", "train.", "eval.")
 
 
@@ -115,11 +115,6 @@ def named(frame: pl.DataFrame) -> Names:
     return Names(labels, {task: _line(values, short) for task, values in shared.items()}, keys)
 
 
-def labels(frame: pl.DataFrame) -> dict[str, str]:
-    """Return the labels of ``named``."""
-    return named(frame).labels
-
-
 def without_idle(rows: pl.DataFrame) -> pl.DataFrame:
     """Set the keys to null that have no effect where nothing stops a run early."""
     stops = pl.col("train.stop_below").is_not_null()
@@ -133,7 +128,7 @@ def _departures(rows: pl.DataFrame, runs: Mapping[str, Run]) -> Values:
     encoding."""
     keys = [k for k in ("positions", "model", *compared_keys(rows)) if k in rows.columns]
     keys = [key for key in keys if not key.endswith("._target_")]
-    roots = list(dict.fromkeys(key.partition(".")[0] for key in config_keys(rows)))
+    roots = list(dict.fromkeys(key.partition(".")[0] for key in compared_keys(rows)))
     keys.sort(key=lambda key: roots.index(key.partition(".")[0]))
     alike = [key for key in ("task", "pe", "pe.parts") if key in rows.columns]
     varies = rows.select("setting", pl.col(keys).n_unique().over(alike) > 1)
@@ -144,7 +139,7 @@ def _departures(rows: pl.DataFrame, runs: Mapping[str, Run]) -> Values:
         if were_null is None:  # the summary of a finished run says which
             were_null = [key for key, default in known.items() if default is None]
         departing[setting] = {
-            key: text(int(run[key]) if _is_whole(run[key]) else run[key])
+            key: text(run[key]).removesuffix(".0")
             for key in keys
             if (
                 _departs(run[key], known[key], key in were_null)
@@ -158,10 +153,6 @@ def _departures(rows: pl.DataFrame, runs: Mapping[str, Run]) -> Values:
 def _departs(value: Any, default: Any, was_null: bool) -> bool:
     # A run without the key, made before there was one, has null too.
     return default is not None if was_null else value is not None and not same(value, default)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
 
 
 def _without_shared(runs: Mapping[str, Run], departing: Values) -> tuple[Values, Values]:

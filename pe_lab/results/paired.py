@@ -9,7 +9,7 @@ import polars as pl
 
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import metric_name
-from pe_lab.results.labels import defaults_of, labels, same, without_idle
+from pe_lab.results.labels import defaults_of, named, same, without_idle
 from pe_lab.results.protocol import threshold, without_tuning
 from pe_lab.results.statistics import holm, sign_test, two_clusters
 from pe_lab.results.table import Kind, compared_keys, splits_of, text
@@ -29,8 +29,8 @@ SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("p", "p_holm", "p_least"), pl.Float64),
 }
 Run = Mapping[str, Any]
+# setting -> seed -> run.
 Settings = dict[str, dict[int, Run]]
-"""setting -> seed -> run."""
 
 
 def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
@@ -62,7 +62,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     for pe, protocols in sides.items():
         if not protocols:
             raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
-    names = labels(finished)
+    names = named(finished).labels
     rows: list[dict[str, Any]] = []
     for protocol in sides[a].keys() & sides[b].keys():
         runs_a, runs_b = _only(a, sides[a][protocol]), _only(b, sides[b][protocol])

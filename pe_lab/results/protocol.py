@@ -11,8 +11,8 @@ import yaml
 from pe_lab.core.config_dir import conf
 from pe_lab.store.run_id import identity
 
+# Of splits that no suite names.
 DEFAULT_THRESHOLD = 0.05
-"""Of splits that no suite names."""
 SUITE_V1 = {
     **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
     **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),

@@ -29,11 +29,11 @@ SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("range_low", "range_high", "ours", "sd"), pl.Float64),
     **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
 }
+# Columns that are those of ``_measured``.
 OURS = ("setting", "n", *RATES, "median", "clusters", "values", "range_low", "range_high", "sd")
-"""Columns that are those of ``_measured``."""
+# A published number: its columns of ``SCHEMA``, and under ``protocol`` all that the source states
+# of the protocol of its split, under our keys.
 Number = dict[str, Any]
-"""A published number: its columns of ``SCHEMA``, and under ``protocol`` all that the source states
-of the protocol of its split, under our keys."""
 
 
 def published() -> list[Number]:
@@ -161,8 +161,8 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Number] | None = None) -> pl.
     return pl.DataFrame(rows, SCHEMA)
 
 
+# A setting of ours for a number: the distance, -n, the setting, what differs, our cell.
 Match = tuple[tuple[int, float], int, str, str, dict[str, Any]]
-"""A setting of ours for a number: the distance, -n, the setting, what differs, our cell."""
 
 
 def _matches(
@@ -195,12 +195,10 @@ def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str],
     if not len(finished):
         return {}
     splits = splits_of(finished)
-    if metric == "error_seq":
-        # Runs have the bounds of their error alone.
-        for split in splits:
-            share = metric_name(split, metric)
-            if share in finished.columns:
-                finished = with_bounds(finished, share, metric_name(split, "n_seq"))
+    # Runs have the bounds of their error alone.
+    for split in splits if metric == "error_seq" else ():
+        if (share := metric_name(split, metric)) in finished.columns:
+            finished = with_bounds(finished, share, metric_name(split, "n_seq"))
     kinds = (metric, f"{metric}_low", f"{metric}_high")
     tables = [grouped(finished, SETTING, kind, splits).iter_rows(named=True) for kind in kinds]
     cells = {}

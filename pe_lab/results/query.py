@@ -36,6 +36,7 @@ _COMPARISON = re.compile(
     rf"""|\s((?:not\s+)?in)\s*\(([^()]*)\))""",
     re.IGNORECASE,
 )
+_ORDER = {"<": pl.Expr.lt, "<=": pl.Expr.le, ">": pl.Expr.gt, ">=": pl.Expr.ge}
 
 
 def condition(frame: pl.DataFrame, where: str) -> pl.Series:
@@ -48,10 +49,9 @@ def condition(frame: pl.DataFrame, where: str) -> pl.Series:
 
     def compare(match: re.Match[str]) -> str:
         key, sign, value, contained, values = match.groups()
-        if contained is None:
-            holds = _compared(frame, _bare(key), sign, value)
-        else:
-            holds = _any_of(frame, _bare(key), values)
+        holds = _any_of(frame, _bare(key), [value], sign) if sign else None
+        if holds is None:
+            holds = _any_of(frame, _bare(key), _VALUE.findall(values))
             holds = ~holds if contained.lower() != "in" else holds
         columns[f"_{len(columns)}_"] = holds
         return f" _{len(columns) - 1}_ "
@@ -59,10 +59,9 @@ def condition(frame: pl.DataFrame, where: str) -> pl.Series:
     try:
         logic = " ".join(_COMPARISON.sub(compare, where).lower().split())
         holds = _joined(ast.parse(logic, mode="eval").body, columns)
-    except SyntaxError:
-        raise UsageError(f"where={where!r}: {JOIN}") from None
-    except ValueError as error:
-        raise UsageError(f"where={where!r}: {error}") from None
+    except (SyntaxError, ValueError) as error:
+        reason = JOIN if isinstance(error, SyntaxError) else error
+        raise UsageError(f"where={where!r}: {reason}") from None
     return frame.select(holds.fill_null(value=True)).to_series()
 
 
@@ -86,7 +85,7 @@ def one_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
         UsageError: a key or a choice is unknown, or there is no value.
     """
     try:
-        return _any_of(frame, key, values).fill_null(value=True)
+        return _any_of(frame, key, _VALUE.findall(values)).fill_null(value=True)
     except ValueError as error:
         raise UsageError(f"{key}={values}: {error}") from None
 
@@ -94,75 +93,66 @@ def one_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
 def column_of(key: str, columns: Sequence[str]) -> str | None:
     """Return the column that a key stands for: itself; the error on a split, ``sparse`` or ``ood``;
     another metric of a split, ``sparse/loss``; or the only one that ends alike, ``d_model``."""
-    for name in (key, f"{key}/error", f"{OOD}/{key}", f"{OOD}/{key}/error"):
-        if name in columns:
-            return name
+    names = [key, f"{key}/error", f"{OOD}/{key}", f"{OOD}/{key}/error"]
     alike = [name for name in columns if name.count(".") == 1 and name.endswith(f".{key}")]
-    return alike[0] if len(alike) == 1 else None
+    return next((name for name in (*names, *alike[: len(alike) == 1]) if name in columns), None)
 
 
 def unknown(key: str, columns: Sequence[str]) -> str:
-    """Return the message for an unknown key, with its nearest siblings."""
-    sign = "/" if "/" in key else "."
-    parent = key.rpartition(sign)[0] + sign
-    siblings = [name for name in columns if sign in key and name.startswith(parent)]
-    siblings = siblings or [re.split("[./]", name)[0] for name in columns]
-    return f"none of the runs has a key {key}: {did_you_mean(key, {*siblings}, 'pe-lab --cfg job')}"
+    """Return the message for an unknown key."""
+    return f"none of the runs has a key {key}: {did_you_mean(key, columns)}"
 
 
-def _any_of(frame: pl.DataFrame, key: str, values: str) -> pl.Expr:
-    words = [word.strip() for word in _VALUE.findall(values) if word.strip()]
+def _any_of(frame: pl.DataFrame, key: str, values: Sequence[str], sign: str = "=") -> pl.Expr:
+    """Return true or false; null where the run has no value yet."""
+    name = column_of(key, frame.columns)
+    if name is None:
+        raise ValueError(unknown(key, frame.columns))
+    words = [word.strip() for word in values if word.strip()]
     if not words:
         raise ValueError("give a value, or several joined by commas")
-    return reduce(pl.Expr.or_, [_compared(frame, key, "=", word) for word in words])
+    holds = reduce(pl.Expr.or_, [_compared(frame, name, sign, word) for word in words])
+    has_value = pl.lit(value=True)
+    if name.startswith(PREFIXES):
+        has_value = pl.col("state") == "finished"
+    elif "." in name:
+        has_value = pl.col("setting").is_not_null()
+    return pl.when(has_value).then(holds)
 
 
 def _bare(word: str) -> str:
     return word[1:-1] if word[:1] in ("'", '"') else word
 
 
-def _compared(frame: pl.DataFrame, key: str, sign: str, word: str) -> pl.Expr:
-    """Return true or false; null where the run has no value yet."""
-    name = column_of(key, frame.columns)
-    if name is None:
-        raise ValueError(unknown(key, frame.columns))
-    number = None
+def _compared(frame: pl.DataFrame, name: str, sign: str, word: str) -> pl.Expr:
+    column, kind, number = pl.col(name), frame.schema[name], None
     with suppress(ValueError):
         number = float(word)
-    if sign in ("<", "<=", ">", ">="):
-        if frame.schema[name] in (pl.Boolean, pl.List) or number is None or number != number:
-            raise ValueError(f"{sign} compares numbers, not {name}{sign}{word}")
-        ways = {"<": pl.Expr.lt, "<=": pl.Expr.le, ">": pl.Expr.gt, ">=": pl.Expr.ge}
-        holds = ways[sign](pl.col(name).cast(pl.Float64, strict=False), number)
-    else:
-        holds = _equal(frame, name, word, number).fill_null(value=False)
-        holds = ~holds if sign == "!=" else holds
-    has_value = pl.lit(value=True)
-    if name.startswith(PREFIXES):
-        has_value = pl.col("state") == "finished"
-    elif "." in name:
-        has_value = pl.col("setting").is_not_null()
-    return pl.when(has_value).then(holds.fill_null(value=False))
+    if sign not in _ORDER:
+        equal = _equal(column, frame[name], word, number).fill_null(value=False)
+        return ~equal if sign == "!=" else equal
+    if kind in (pl.Boolean, pl.List) or number is None or number != number:
+        raise ValueError(f"{sign} compares numbers, not {name}{sign}{word}")
+    return _ORDER[sign](column.cast(pl.Float64, strict=False), number).fill_null(value=False)
 
 
-def _equal(frame: pl.DataFrame, name: str, word: str, number: float | None) -> pl.Expr:
-    column, kind, value = pl.col(name), frame.schema[name], _bare(word)
+def _equal(column: pl.Expr, values: pl.Series, word: str, number: float | None) -> pl.Expr:
+    name, value = values.name, _bare(word)
     if word.lower() == "null":
         return column.is_null()
-    if kind == pl.List:
+    if values.dtype == pl.List:
         return column.list.contains(value)
-    if kind == pl.Boolean:
-        if value.lower() not in ("true", "false"):
-            raise ValueError(f"{name} is true or false, not {value}")
-        return column == (value.lower() == "true")
-    if kind != pl.String:
+    if values.dtype.is_numeric():
         if number is None:
             raise ValueError(f"{name} holds numbers, and {word} is none")
         return column == number
     known = {*STATES} if name == "state" else {*choices(name)}
-    if known and value not in (known := known | {*frame[name].drop_nulls()}):
+    if values.dtype == pl.Boolean:
+        known, value = {"true", "false"}, value.lower()
+    elif known:
+        known |= {*values.drop_nulls()}
+    if known and value not in known:
         raise ValueError(f"there is no {name} {value}: {did_you_mean(value, known)}")
     # [0.9,0.999] is [0.9, 0.999], and [a] is ["a"].
-    texts = column.str.replace_all('[ "]', "") if value.startswith("[") else column
-    equal = texts == (re.sub('[ "]', "", value) if value.startswith("[") else value)
+    equal = column.cast(pl.String).str.replace_all('[ "]', "") == re.sub('[ "]', "", value)
     return equal if number is None else equal | (column.cast(pl.Float64, strict=False) == number)

@@ -1,6 +1,5 @@
 """The runs that a command's filters select, from a folder or from a parquet file of runs."""
 
-import re
 from pathlib import Path
 from typing import Self
 
@@ -8,12 +7,10 @@ import polars as pl
 from pydantic import model_validator
 
 from pe_lab.core.errors import UsageError
-from pe_lab.core.metrics import PREFIXES
 from pe_lab.core.options import Options
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of
-from pe_lab.results.table import FACTS, GROUPS, filtered, read_file_of_runs, read_runs
-from pe_lab.store.run_id import EXCLUDED
+from pe_lab.results.table import filtered, read_file_of_runs, read_runs
 
 
 class RunOptions(Options, extra="allow"):
@@ -54,11 +51,10 @@ def selected(options: RunOptions) -> pl.DataFrame:
     """
     file = options.file if isinstance(options, FileOptions) else None
     runs = read_runs(options.runs_dir) if file is None else read_file_of_runs(file)
-    roots = {*FACTS, *GROUPS, *(prefix[:-1] for prefix in PREFIXES), *type(options).model_fields}
-    roots |= {key.partition(".")[0] for key in EXCLUDED} - {"names", "debug"}
     for key, value in options.others.items():
-        if column_of(key, runs.columns) is None and re.split("[./]", key)[0] not in roots:
-            raise UsageError(f"{options.command} {key}={value}: {did_you_mean(key, roots)}")
+        if len(runs) and column_of(key, runs.columns) is None:
+            meant = did_you_mean(key, {*type(options).model_fields, *runs.columns})
+            raise UsageError(f"{options.command} {key}={value}: {meant}")
     return filtered(runs, options.where, options.others)
 
 

@@ -10,16 +10,16 @@ import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN, wilson
 
+# 5 % quantiles of the ratio of ``two_clusters`` for n normal values, by 400 000 draws each.
 CRITICAL = {3: 0.0007, 4: 0.014, 5: 0.039, 6: 0.065, 7: 0.087}
-"""5 % quantiles of the ratio of ``two_clusters`` for n normal values, by 400 000 draws each."""
+# For 8 and more: two clusters of equal size whose means are 6 standard deviations apart.
 LARGEST_RATIO = 0.1
-"""For 8 and more: two clusters of equal size whose means are 6 standard deviations apart."""
+# Clusters nearer than this (2 percentage points) are one, however tight.
 SMALLEST_GAP = 0.02
-"""Clusters nearer than this (2 percentage points) are one, however tight."""
+# The errors of one cluster are at least so many times those of the other.
 FACTOR = 4
-"""The errors of one cluster are at least so many times those of the other."""
+# Of a corrected p-value, up to which two differ significantly.
 LEVEL = 0.05
-"""Of a corrected p-value, up to which two differ significantly."""
 
 
 def two_clusters(values: Sequence[float | None], threshold: float | None = None) -> bool:

@@ -7,7 +7,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pe_lab.store.run_id import any_seed, excluded, identity, with_added
 logger = logging.getLogger("pe_lab")
 Kind = pl.DataType | type[pl.DataType]
 
+# Columns of every run; null where unknown.
 FACTS: dict[str, Kind] = {
     **dict.fromkeys(("path", "state", "message"), pl.String),
     **dict.fromkeys(("step", "steps"), pl.Int64),
@@ -35,12 +36,12 @@ FACTS: dict[str, Kind] = {
     **dict.fromkeys(("splits", "null_keys"), pl.List(pl.String)),
     TUNING_OF: pl.String,
 }
-"""Columns of every run; null where unknown."""
+# The column with the names of the metrics that were infinite or NaN, separated by spaces.
 NOT_FINITE = "not_finite"
-"""The column with the names of the metrics that were infinite or NaN, separated by spaces."""
+RUN = ("path", "task", "pe", "seed", "setting")
 GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
+# The name of the runs of docs/findings.md, a file that ships with the package.
 FINDINGS = "findings"
-"""The name of the runs of docs/findings.md, a file that ships with the package."""
 
 
 def read_runs(
@@ -179,23 +180,14 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         if isinstance(value, dict):
             keys |= flat(value, f"{prefix}{key}.")
-        elif parts := _parts_in(value):
-            names = ",".join(part.get("pe", part["_target_"]) for part in parts)
-            keys[prefix + key] = f"[{names}]"
-            for number, part in enumerate(parts):
+        elif value and isinstance(value, list) and isinstance(value[0], dict):
+            keys[prefix + key] = f"[{','.join(part.get('pe', part['_target_']) for part in value)}]"
+            for number, part in enumerate(value):
                 values = {k: v for k, v in part.items() if k not in ("pe", "_target_")}
                 keys |= flat(values, f"{prefix}{key}.{number}.")
         else:
             keys[prefix + key] = text(value) if isinstance(value, list) else value
     return keys
-
-
-def _parts_in(value: Any) -> list[dict[str, Any]]:
-    """Return the parts of a list that has nothing else."""
-    are_parts = isinstance(value, list) and all(
-        isinstance(part, dict) and "_target_" in part for part in value
-    )
-    return list(value) if are_parts else []
 
 
 def text(value: Any) -> str:
@@ -239,14 +231,10 @@ def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(**means)
 
 
-def config_keys(frame: pl.DataFrame) -> list[str]:
-    """Return the columns that are keys of the configuration: ``train.steps``, ``pe.npos``, .."""
-    return [name for name in frame.columns if "." in name.partition("/")[0]]
-
-
 def compared_keys(frame: pl.DataFrame) -> list[str]:
-    """Return the ``config_keys`` that can change a run's numbers."""
-    return [key for key in config_keys(frame) if not excluded(key)]
+    """Return the columns that are keys of the configuration and can change a run's numbers."""
+    keys = [name for name in frame.columns if "." in name.partition("/")[0]]
+    return [key for key in keys if not excluded(key)]
 
 
 def splits_of(frame: pl.DataFrame) -> list[str]:
@@ -278,53 +266,44 @@ def by_split(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def curves(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
-    """Return the rows of the runs' metrics.jsonl: ``path``, ``pe``, ``seed``, ``setting``, ``step``
-    and the metrics. A run with a file that cannot be read is left out, with a warning.
-
-    Args:
-        unread: gets the message for each file that cannot be read.
-    """
-    rows: list[dict[str, Any]] = []
-    for run in frame.select("path", "pe", "seed", "setting").iter_rows(named=True):
-        try:
-            rows += [{**run, **row} for row in RunFolder(Path(run["path"])).rows()]
-        except PeLabError as error:
-            _leave_out(error, unread)
-    return _frame(rows, {name: FACTS[name] for name in ("path", "pe", "seed", "setting", "step")})
+def curves(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of the runs' metrics.jsonl: ``path``, ``task``, ``pe``, ``seed``,
+    ``setting``, ``step`` and the metrics."""
+    kinds = {name: FACTS[name] for name in (*RUN, "step")}
+    return _frame(_rows_of(frame, RunFolder.rows), kinds)
 
 
-def breakdowns(frame: pl.DataFrame, unread: list[str] | None = None) -> pl.DataFrame:
+def breakdowns(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the errors of the finished runs by property of the answer: ``path``, ``task``, ``pe``,
     ``seed``, ``setting``, ``split``, ``kind`` (length, distance, depth, ..), ``bucket`` (3-4),
-    ``error``, ``loss`` (null where it is not finite), ``n``.
+    ``error``, ``loss`` (null where it is not finite), ``n``."""
 
-    Args:
-        unread: gets the message for each run that cannot be read.
-    """
-    facts = ("path", "task", "pe", "seed", "setting")
-    rows: list[dict[str, Any]] = []
-    for run in frame.filter(pl.col("state") == "finished").select(facts).iter_rows(named=True):
-        try:
-            summary = RunFolder(Path(run["path"])).summary() or {}
-        except PeLabError as error:
-            _leave_out(error, unread)
-            continue
-        rows += [
-            {**run, "split": split, "kind": kind, "bucket": bucket, "loss": None, **cell}
-            for split, kinds in summary.get("by", {}).items()
+    def cells(folder: RunFolder) -> list[dict[str, Any]]:
+        return [
+            {"split": split, "kind": kind, "bucket": bucket, "loss": None, **cell}
+            for split, kinds in (folder.summary() or {}).get("by", {}).items()
             for kind, buckets in kinds.items()
             for bucket, cell in buckets.items()
         ]
-    kinds = {name: FACTS[name] for name in facts}
+
+    kinds = {name: FACTS[name] for name in RUN}
     kinds |= dict.fromkeys(("split", "kind", "bucket"), pl.String)
-    return _frame(rows, kinds | {"error": pl.Float64, "loss": pl.Float64, "n": pl.Int64})
+    kinds |= {"error": pl.Float64, "loss": pl.Float64, "n": pl.Int64}
+    return _frame(_rows_of(frame.filter(pl.col("state") == "finished"), cells), kinds)
 
 
-def _leave_out(error: PeLabError, unread: list[str] | None) -> None:
-    if unread is not None:
-        unread.append(str(error))
-    logger.warning("%s; until then it is left out", error)
+def _rows_of(
+    frame: pl.DataFrame, read: Callable[[RunFolder], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the rows that ``read`` gives of each run. A run whose files cannot be read is left
+    out, with a warning."""
+    rows = []
+    for run in frame.select(RUN).iter_rows(named=True):
+        try:
+            rows += [{**run, **row} for row in read(RunFolder(Path(run["path"])))]
+        except PeLabError as error:
+            logger.warning("%s; until then it is left out", error)
+    return rows
 
 
 def shipped_findings() -> Path:

@@ -1,7 +1,6 @@
 """Tables of groups of runs: a row for each encoding and setting, a column for each split or length.
 A cell has the success rate and the median error over seeds, or mean and standard deviation."""
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +14,13 @@ from pe_lab.core.output import counted
 from pe_lab.core.suggest import check_known
 from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.format import Format, Table
-from pe_lab.results.groups import SETTING, pooled
+from pe_lab.results.groups import SETTING
 from pe_lab.results.labels import Names
 from pe_lab.results.protocol import TUNING_OF, tuning
 from pe_lab.results.table import text
 
 Spread = Literal["rates", "sd"]
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
-NAMED = 6
-"""Most keys that a note names."""
 BEST_RATE = "* or bold: the highest k/n; its Wilson interval lies above those of all lower ones."
 BEST = "* or bold: the lowest mean; each of its seeds lies below all others."
 
@@ -84,10 +81,11 @@ def with_differs(groups: pl.DataFrame, names: Names) -> pl.DataFrame:
 def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
     by, across = list(layout.by), pl.col(layout.across)
     columns = list(dict.fromkeys(part[layout.across]))
-    rates = layout.spread == "rates" and "threshold" in part.columns and has_rates(part)
+    rates = layout.spread == "rates" and "threshold" in part.columns
+    rated = (pl.col("n") > 1) & pl.col("threshold").is_not_null() if rates else pl.lit(value=False)
+    rates = part.select(rated.any()).item()
     most = pl.col("n").max().over(by)
     cell = pl.struct("n", "k", "median", "mean", "sd", "best", "not_finite", most.alias("most"))
-    rated = pl.col("threshold").is_not_null() & (pl.col("n") > 1) if rates else pl.lit(value=False)
     part = part.with_columns(cell=cell.struct.with_fields(rated=rated))
     splits = [column for column in columns if column not in (IN_DOMAIN, OOD)]
     ood, mean = across.is_in(splits), pl.col("mean")
@@ -139,6 +137,8 @@ def _notes(part: pl.DataFrame, shared: str | None, rates: bool, layout: Layout) 
         yield f"Threshold: {shares_text(part, 'threshold', layout.across)}."
     else:
         yield f"Mean ± sd over {over}."
+    if over == "runs":
+        yield "Runs of several settings share a row: add the keys in which they differ to by."
     if layout.metric == "error":
         yield f"Guessing: {shares_text(part, 'guess', layout.across, 2)}."
     if part["best"].any():
@@ -146,11 +146,6 @@ def _notes(part: pl.DataFrame, shared: str | None, rates: bool, layout: Layout) 
     if "pe" in part.columns and (at_test := sorted({*part["pe"]} & TEST_TIME)):
         names = ", ".join(at_test)
         yield f"Made for a trained rope at test time, here trained from scratch: {names}."
-
-
-def has_rates(part: pl.DataFrame) -> bool:
-    """Return whether a cell of several seeds has a threshold."""
-    return part.filter(pl.col("n") > 1)["threshold"].count() > 0
 
 
 def cell_text(cell: dict[str, Any], metric: str) -> str:
@@ -204,28 +199,10 @@ def _sorted(wide: pl.DataFrame, layout: Layout, by_rate: bool) -> pl.DataFrame:
     return wide.sort("_ood", nulls_last=True, maintain_order=True) if OOD in wide.columns else wide
 
 
-def pooled_note(runs: pl.DataFrame, by: Sequence[str]) -> list[str]:
-    """Say which keys vary within a row, if any does."""
-    keys = pooled(runs, by)
-    named = ", ".join(keys[:NAMED]) + (f" and {len(keys) - NAMED} more" if keys[NAMED:] else "")
-    return [f"by={','.join(by)} pools runs that differ in {named}: add keys to by"] if keys else []
-
-
-def tuning_note(runs: pl.DataFrame, by: Sequence[str], where: str | None) -> list[str]:
-    """Say how many of these runs chose a learning rate and share a row with others.
-
-    Args:
-        by: the keys whose values make a row.
-        where: the condition that selected the runs.
-    """
-    finished = runs.filter(pl.col("state") == "finished")
-    group = ["task", *(key for key in by if key in runs.columns)]
-    of_tuning = tuning(finished.filter(pl.col(TUNING_OF).is_null().any().over(group)))
-    if of_tuning.is_empty():
-        return []
-    alone = f"{TUNING_OF}=null" if where is None else f"({where}) and {TUNING_OF}=null"
-    without = shlex.quote(f"where={alone}")
-    return [f"rows pool {tuning_text(of_tuning)} with others: {without} leaves them out"]
+def tuning_note(runs: pl.DataFrame) -> list[str]:
+    """Say how many of these runs chose a learning rate."""
+    of_tuning = tuning(runs)
+    return [f"with {tuning_text(of_tuning)}: tuning_of=null leaves them out"] * bool(len(of_tuning))
 
 
 def tuning_text(runs: pl.DataFrame) -> str:

@@ -21,7 +21,7 @@ from pe_lab.core.output import counted
 from pe_lab.core.rng import generator
 from pe_lab.core.suggest import check_known
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.format import Table, fixed
+from pe_lab.results.format import Table
 from pe_lab.results.protocol import task_digest
 from pe_lab.results.table import runs_of
 from pe_lab.suite.rows import read_shipped, rows_of
@@ -212,7 +212,9 @@ class Known:
         frame = pl.DataFrame(rows, names, orient="row")
         total = frame.select("runs", "missing", "core_hours").sum()
         total = total.with_columns(part=pl.lit(""), task=pl.lit("all"), phase=pl.lit(""))
-        formats = dict.fromkeys(names[not self.suite.parts :], str) | {"core_hours": fixed(2)}
+        formats = dict.fromkeys(names[not self.suite.parts :], str) | {
+            "core_hours": "{:.2f}".format
+        }
         title = f"suite {self.suite.name} ({self.suite.digest})"
         return Table(pl.concat([frame, total], how="diagonal"), formats, title)
 

@@ -8,7 +8,7 @@ import polars as pl
 from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.explain.cells import Cell
-from pe_lab.results.format import Format, Table, fixed
+from pe_lab.results.format import Format, Table
 from pe_lab.suite.claims import verdicts
 from pe_lab.suite.scores import BASELINE, WORST, Scores
 from pe_lab.suite.suite import TUNING
@@ -135,7 +135,7 @@ def task_table(
     )
     return Table(
         frame.with_columns(name=yours),
-        formats | {"time": fixed(2)},
+        formats | {"time": "{:.2f}".format},
         f"{task}: seeds with an error up to the threshold, and the median error in %",
         (note,),
         {"name": "entry", **heads},
