@@ -11,7 +11,7 @@ from pe_lab.cli.train import checked_jobs
 from pe_lab.config.choices import choices
 from pe_lab.core.errors import UsageError
 from pe_lab.results.protocol import task_digest
-from pe_lab.suite.runs import select_work
+from pe_lab.suite.runs import select_steps
 from pe_lab.suite.suite import load_suite
 from pe_lab.train.plan import plan
 
@@ -73,22 +73,23 @@ def test_thresholds_are_multiplied_as_decimals() -> None:
         V2.with_thresholds(3)
 
 
-def test_work_is_selected_by_part_task_entry_column_and_phase() -> None:
-    first, second, third, *_ = select_work(V2)
-    assert [len(work.entries) for work in (first, second)] == [27, 27]
-    assert (first.part, third.part, third.seeds) == ("1", "2", 5)
-    (one,) = select_work(V2, ["recall"], ["cope"], ["conv"], parts=["1"])
-    assert (one.tasks, one.entries, one.phases) == (["recall"], ["cope+conv"], ["tuning", "score"])
-    own = select_work(V2, [], ["mine"])
-    assert {work.part for work in own} == {"1", "2"}
+def test_steps_are_selected_by_part_task_entry_column_and_phase() -> None:
+    every = select_steps(V2)
+    assert [len(step.entries) for step in every[:2]] == [27, 27]
+    assert {step.seeds for step in every if step.part == "2" and step.task == "needle"} == {5}
+    steps = select_steps(V2, ["recall"], ["cope"], ["conv"], parts=["1"])
+    assert [step.phase for step in steps] == ["tuning", "score"]
+    assert {(step.task, *step.entries) for step in steps} == {("recall", "cope+conv")}
+    own = select_steps(V2, [], ["mine"])
+    assert {step.part for step in own} == {"1", "2"}
     assert own[0].entries == ["mine", "mine+conv"]
-    longer = select_work(V2, ["recall"], ["cope"], phases=["longer"])
-    assert [(work.part, work.phases) for work in longer if work.part != "5"] == [
-        ("1", ["longer"]), ("3", ["longer"]),
+    longer = select_steps(V2, ["recall"], ["cope"], phases=["longer"])
+    assert [(step.part, step.phase) for step in longer] == [
+        ("1", "longer"), ("3", "longer"), ("5", "longer"),
     ]  # fmt: skip
-    assert not any({"equal_time"} & {*work.phases} for work in select_work(V2))
+    assert {step.phase for step in every} == {"tuning", "score", "longer"}
     with pytest.raises(UsageError, match="no part has"):
-        select_work(V2, ["text"], ["t5"])
+        select_steps(V2, ["text"], ["t5"])
 
 
 @pytest.mark.parametrize(

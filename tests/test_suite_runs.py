@@ -15,7 +15,7 @@ from pe_lab.config.choices import choices
 from pe_lab.suite import rows as rows_module
 from pe_lab.suite import runs as runs_module
 from pe_lab.suite.rows import SCHEMA, read_own
-from pe_lab.suite.runs import Known, Work
+from pe_lab.suite.runs import Known, Step
 from pe_lab.suite.suite import load_suite
 
 SEARCH = {"start": [0.003, 0.006], "near_error": 0.02, "near_loss": 5, "runs": 5}
@@ -157,11 +157,10 @@ def test_the_rates_of_v2_are_those_of_its_score() -> None:
     """The suite goes on at the rates that the leaderboard counts."""
     suite = load_suite("v2")
     known = Known(suite, pl.DataFrame(schema=SCHEMA))
-    work = Work("1", ["recall"], ["cope", "cope+conv"], ["tuning", "score", "again"])
-    assert not known.next_runs(work, "recall", "tuning")
-    assert not known.next_runs(work, "recall", "score")
+    assert not known.next_runs(Step(0, "1", "recall", "tuning", ["cope", "cope+conv"]))
+    assert not known.next_runs(Step(0, "1", "recall", "score", ["cope", "cope+conv"]))
     cells = [(task, entry) for task in suite.tasks for entry in suite.all_entries()]
-    again = [c for c in cells if known.missing(work, *c, "again")]
+    again = [(t, e) for t, e in cells if known.missing(Step(0, "1", t, "again", [e]), e)]
     scored = {(run.task, run.entry) for run in known.has_shipped if run.phase == "score"}
     assert 0.06 < len(again) / len(scored) < 0.14, "a tenth, drawn by hash"
 

@@ -67,7 +67,7 @@ def show(words: Sequence[str]) -> None:
             )
     # Imported here: torch takes a second.
     from pe_lab.config.compose import CommandLine
-    from pe_lab.suite.runs import Known, Trainer, select_work
+    from pe_lab.suite.runs import Known, Trainer, select_steps
     from pe_lab.sweeps.launchers import register_choices
 
     folder = None if config_dir is None else Path(config_dir)
@@ -76,9 +76,9 @@ def show(words: Sequence[str]) -> None:
     entries = [suite.split(name)[0] for name in options.pe or ()]
     check_known("pe={}", entries, [*suite.entries, *own, *choices("pe")])
     named = (options.tasks, options.pe, options.columns, options.phases, options.part)
-    works = select_work(suite, *(values or () for values in named))
+    steps = select_steps(suite, *(values or () for values in named))
     known = Known(suite, read_own(suite, options.runs_dir, folder), use_shipped=options.shipped)
-    table, trainer = known.cost_table(works), None
+    table, trainer = known.cost_table(steps), None
     missing = table.frame["missing"][-1]
     if missing and not options.dry:
         register_choices()
@@ -86,11 +86,11 @@ def show(words: Sequence[str]) -> None:
         passed["runs_dir"] = str(options.runs_dir)
         line = CommandLine([f"{key}={value}" for key, value in passed.items()], True, config_dir)
         trainer = Trainer(line, suite, options.runs_dir, known)
-        trainer.compose(works)
+        trainer.compose(steps)
     print_tables("table", [table])
     if not missing:
         console().print(f"nothing is missing: finished runs in {options.runs_dir} count")
     elif trainer is not None:
-        trainer.train(works)
+        trainer.train(steps)
         where = "" if suite.name == "v2" else f" suite={suite.name}"
         console().print(f"look at it: pe-lab leaderboard{where}")

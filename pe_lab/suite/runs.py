@@ -26,7 +26,7 @@ from pe_lab.results.protocol import task_digest
 from pe_lab.results.table import runs_of
 from pe_lab.suite.rows import read_shipped, rows_of
 from pe_lab.suite.scores import BASELINE, chosen_rates, next_tuning, tuning_of, unite
-from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Search, Suite
+from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
 from pe_lab.sweeps.jobs import Job, duration, launch_all, printing_progress
 from pe_lab.sweeps.launchers import check_launcher
 from pe_lab.sweeps.sweep import Sweep, conclude
@@ -38,30 +38,32 @@ ENDED = ("finished", "finished before")
 
 
 @dataclass(frozen=True)
-class Work:
-    """Some entries on some tasks, in some phases.
+class Step:
+    """Some entries on a task in a phase.
 
     Args:
+        group: its number in the order of the suite's work.
         entries: with their columns: ``cope``, ``cope+conv``.
         seeds: of the score; None: as many as the protocol says.
     """
 
+    group: int
     part: str
-    tasks: list[str]
+    task: str
+    phase: str
     entries: list[str]
-    phases: list[str]
     seeds: int | None = None
 
 
-def select_work(
+def select_steps(
     suite: Suite,
     tasks: Sequence[str] = (),
     entries: Sequence[str] = (),
     columns: Sequence[str] = (),
     phases: Sequence[str] = (),
     parts: Sequence[str] = (),
-) -> list[Work]:
-    """Return the work of a suite, part by part, of what is named; an empty list names all.
+) -> list[Step]:
+    """Return the steps of a suite of what is named; an empty list names all.
 
     Args:
         entries: ``cope`` for all columns, ``cope+conv`` for one.
@@ -73,8 +75,8 @@ def select_work(
     check_known("columns={}", columns, suite.columns)
     check_known("phases={}", phases, PHASES)
     check_known("part={}", parts, [number for number, _ in suite.groups])
-    every = []
-    for number, group in suite.groups:
+    steps = []
+    for at, (number, group) in enumerate(suite.groups):
         own = [suite.split(entry)[0] for entry in entries] if group.yours else []
         bases = dict.fromkeys([*group.entries, *(e for e in own if e not in suite.entries)])
         of_columns = [column for column in group.columns if not columns or column in columns]
@@ -85,14 +87,16 @@ def select_work(
             if entry is not None and (not entries or base in entries or entry in entries)
         ]
         asked = [phase for phase in phases if {*group.phases} == {TUNING, SCORE}]
-        of_phases = [p for p in PHASES if p in (asked or group.phases)]
-        of_tasks = [task for task in group.tasks if not tasks or task in tasks]
-        work = Work(number, of_tasks, chosen, of_phases, group.seeds)
+        of_phases = [phase for phase in PHASES if phase in (asked or group.phases)]
         wanted = (not parts or number in parts) and (not phases or {*of_phases} <= {*phases})
-        every += [work] if wanted and of_tasks and chosen and of_phases else []
-    if not every:
+        steps += [
+            Step(at, number, task, phase, chosen, group.seeds)
+            for task, phase in product(group.tasks, of_phases)
+            if wanted and chosen and (not tasks or task in tasks)
+        ]
+    if not steps:
         raise UsageError(f"suite {suite.name}: no part has these tasks, entries and columns")
-    return every
+    return steps
 
 
 @dataclass(frozen=True)
@@ -140,11 +144,11 @@ class Known:
             for of in (rows, own, self.shipped)
         )
 
-    def wanted(self, work: Work, task: str, entry: str, phase: str, lr: float) -> list[Run]:
-        """Return the runs of a phase after tuning, at this rate."""
-        protocol, steps = self.suite.protocol, self.suite.steps(task, entry)
-        base = self.suite.split(entry)[0]
-        seeds = range(work.seeds or protocol.seeds)
+    def wanted(self, step: Step, entry: str, lr: float) -> list[Run]:
+        """Return the runs of a step after tuning, at this rate."""
+        protocol, task, phase = self.suite.protocol, step.task, step.phase
+        base, steps = self.suite.split(entry)[0], self.suite.steps(task, entry)
+        seeds = range(step.seeds or protocol.seeds)
         times: tuple[int, ...] = (1,)
         if phase in (MORE_SEEDS, LONGER):
             if base in self.suite.entries and base not in protocol.more_seeds_for:
@@ -162,22 +166,21 @@ class Known:
             return [run for run in runs if drawn and run in self.has_shipped]
         return runs
 
-    def missing(self, work: Work, task: str, entry: str, phase: str) -> list[Run]:
-        """Return the runs of a phase that can be trained now; none before a rate is chosen, and of
+    def missing(self, step: Step, entry: str) -> list[Run]:
+        """Return the runs of a step that can be trained now; none before a rate is chosen, and of
         tuning those of the next round."""
-        steps, lr = self.suite.steps(task, entry), self.rates.get((task, entry))
-        runs: list[Run] = []
-        if phase == TUNING:
-            tuning = next_tuning(self.suite.protocol, self.tuning.get((task, entry), {}))
-            runs = [Run(task, entry, TUNING, rate, seed, steps) for rate, seed in tuning]
-        elif lr is not None:
-            runs = self.wanted(work, task, entry, phase, lr)
-        done = self.own_done if phase == AGAIN else self.done
+        pair, runs = (step.task, entry), list[Run]()
+        if step.phase == TUNING:
+            tuning = next_tuning(self.suite.protocol, self.tuning.get(pair, {}))
+            runs = [Run(*pair, TUNING, lr, seed, self.suite.steps(*pair)) for lr, seed in tuning]
+        elif pair in self.rates:
+            runs = self.wanted(step, entry, self.rates[pair])
+        done = self.own_done if step.phase == AGAIN else self.done
         return [run for run in runs if run not in done and run not in self.begun]
 
-    def next_runs(self, work: Work, task: str, phase: str) -> list[Run]:
-        """Return what is missing of a phase now, seed by seed over all entries."""
-        runs = [run for entry in work.entries for run in self.missing(work, task, entry, phase)]
+    def next_runs(self, step: Step) -> list[Run]:
+        """Return what is missing of a step now, seed by seed over all entries."""
+        runs = [run for entry in step.entries for run in self.missing(step, entry)]
         return sorted(runs, key=lambda run: run.seed)
 
     @cached_property
@@ -200,14 +203,14 @@ class Known:
         times = self.suite.columns[self.suite.split(entry)[1]].cost
         return steps * self._seconds.get((task, entry), times * rope)
 
-    def cost_table(self, works: Sequence[Work]) -> Table:
-        """Return a row for each part, task and phase: how many runs it has, how many of them are
-        missing, and what these cost. A search is counted with the runs that it needs on average."""
-        search, rows = self.suite.protocol.search, []
-        for work, (task, phase) in ((w, of) for w in works for of in product(w.tasks, w.phases)):
-            counts = [self._counts(work, task, e, phase, search) for e in work.entries]
+    def cost_table(self, steps: Sequence[Step]) -> Table:
+        """Return a row for each step: how many runs it has, how many of them are missing, and what
+        these cost. A search is counted with the runs that it needs on average."""
+        rows = []
+        for step in steps:
+            counts = [self._counts(step, entry) for entry in step.entries]
             runs, missing, hours = (sum(column) for column in zip(*counts, strict=True))
-            rows.append((work.part, task, phase, round(runs), round(missing), hours))
+            rows.append((step.part, step.task, step.phase, round(runs), round(missing), hours))
         names = ["part", "task", "phase", "runs", "missing", "core_hours"]
         frame = pl.DataFrame(rows, names, orient="row")
         total = frame.select("runs", "missing", "core_hours").sum()
@@ -218,20 +221,19 @@ class Known:
         title = f"suite {self.suite.name} ({self.suite.digest})"
         return Table(pl.concat([frame, total], how="diagonal"), formats, title)
 
-    def _counts(
-        self, work: Work, task: str, entry: str, phase: str, search: Search | None
-    ) -> tuple[float, float, float]:
+    def _counts(self, step: Step, entry: str) -> tuple[float, float, float]:
         """Return how many runs an entry has, how many are missing, and their core-hours."""
-        left = float(len(self.missing(work, task, entry, phase)))
-        if phase == TUNING:
-            runs = float(sum(map(len, self.tuning.get((task, entry), {}).values())))
+        left, pair = float(len(self.missing(step, entry))), (step.task, entry)
+        if step.phase == TUNING:
+            runs = float(sum(map(len, self.tuning.get(pair, {}).values())))
+            search = self.suite.protocol.search
             left = max(left, search.runs - runs) if left and search is not None else left
             runs += left
         else:
-            runs = float(len(self.wanted(work, task, entry, phase, 0.0)))
-            left = left if (task, entry) in self.rates else runs
-        times = self.suite.protocol.longer[0] if phase == LONGER else 1
-        return runs, left, left * times * self.seconds(task, entry) / 3600
+            runs = float(len(self.wanted(step, entry, 0.0)))
+            left = left if pair in self.rates else runs
+        times = self.suite.protocol.longer[0] if step.phase == LONGER else 1
+        return runs, left, left * times * self.seconds(*pair) / 3600
 
 
 @dataclass
@@ -255,17 +257,16 @@ class Trainer:
         self._plans: dict[tuple[str, str], Plan | None] = {}
         self._sweep: Sweep | None = None
 
-    def compose(self, works: Sequence[Work]) -> None:
+    def compose(self, steps: Sequence[Step]) -> None:
         """Compose each pair of task and entry that lacks a run, and the launcher.
 
         Raises:
             UsageError: a task is not the one that the suite has, or the launcher is wrong.
         """
-        steps = [(work, *of) for work in works for of in product(work.tasks, work.phases)]
-        runs = [run for step in steps for run in self.known.next_runs(*step)]
-        untuned = {(t, entry) for work, t, _ in steps for entry in work.entries}
+        runs = [run for step in steps for run in self.known.next_runs(step)]
+        untuned = {(step.task, entry) for step in steps for entry in step.entries}
         untuned -= self.known.rates.keys()
-        if untuned and TUNING not in (phase for *_, phase in steps):
+        if untuned and TUNING not in (step.phase for step in steps):
             task, entry = min(untuned)
             raise UsageError(f"{entry} on {task} has no tuned rate: give phases=tuning,score")
         pairs = dict.fromkeys((run.task, run.entry) for run in runs)
@@ -298,7 +299,7 @@ class Trainer:
             )
         return planned
 
-    def train(self, works: Sequence[Work]) -> None:
+    def train(self, steps: Sequence[Step]) -> None:
         """Train all missing runs, the cheapest task of each part first.
 
         Raises:
@@ -310,8 +311,8 @@ class Trainer:
             return
         try:
             with self._sweep.running():
-                for work in works:
-                    self._train_part(work, self._sweep)
+                for step in sorted(steps, key=lambda step: (step.group, self._cost(step))):
+                    self._train_step(step, self._sweep)
         except (Exception, Interrupted) as error:
             ended = error
         conclude(ended, "the same command")
@@ -321,18 +322,19 @@ class Trainer:
         if self.failed:
             raise PeLabError(f"{counted(len(self.failed), 'run')} not finished: repeat the command")
 
-    def _train_part(self, work: Work, sweep: Sweep) -> None:
-        costs = {t: sum(self.known.seconds(t, e) for e in work.entries) for t in work.tasks}
-        for task, phase in product(sorted(work.tasks, key=lambda task: costs[task]), work.phases):
-            # What a round of tuning measures decides which runs the next one has.
-            while runs := self.known.next_runs(work, task, phase):
-                began, jobs = time.monotonic(), self._jobs(runs)
-                try:
-                    if missing := [job for job in jobs if job.missing]:
-                        with printing_progress(missing, len(jobs)):
-                            launch_all(missing, sweep.launch(jobs))
-                finally:
-                    self._record(runs, jobs, f"{task}, {phase}", time.monotonic() - began)
+    def _cost(self, step: Step) -> float:
+        return sum(self.known.seconds(step.task, entry) for entry in step.entries)
+
+    def _train_step(self, step: Step, sweep: Sweep) -> None:
+        # What a round of tuning measures decides which runs the next one has.
+        while runs := self.known.next_runs(step):
+            began, jobs = time.monotonic(), self._jobs(runs)
+            try:
+                if missing := [job for job in jobs if job.missing]:
+                    with printing_progress(missing, len(jobs)):
+                        launch_all(missing, sweep.launch(jobs))
+            finally:
+                self._record(runs, jobs, f"{step.task}, {step.phase}", time.monotonic() - began)
 
     def _record(self, runs: Sequence[Run], jobs: Sequence[Job], stage: str, seconds: float) -> None:
         """Print how jobs ended, and take what they measured."""
