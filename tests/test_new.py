@@ -182,11 +182,6 @@ class Idle(Sums):
     """A key that nothing reads."""
     noise: float
 
-class Slow(Sums):
-    """Draws one sequence after the other."""
-    def bits(self, rng, n):
-        return np.array([[rng.integers(0, 2) for _ in range(self.length)] for _ in range(n)])
-
 class Written(Sums):
     """Claims that its answers are at the end."""
     generates = True
@@ -209,7 +204,6 @@ PLANTED = {
     "Beyond": "shapes and vocabulary",
     "Long": "shapes and vocabulary",
     "Idle": "every key changes something",
-    "Slow": "drawing beside training",
     "Written": "one run of answers at the end",
     "Other": "other lengths",
 }

@@ -20,9 +20,8 @@ import torch
 from hydra.utils import get_object
 from torch import Tensor, nn
 
-import pe_lab
 from pe_lab.config.compose import fill_parts
-from pe_lab.core.errors import UsageError, reason, sentence
+from pe_lab.core.errors import UsageError, sentence
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
@@ -35,7 +34,7 @@ class ContractError(AssertionError):
     """The contract is broken; the message is one sentence."""
 
 
-def hold(true: bool | Tensor, otherwise: str) -> None:
+def require(true: bool | Tensor, otherwise: str) -> None:
     """ContractError with a sentence, unless something is true."""
     if not true:
         raise ContractError(otherwise)
@@ -63,23 +62,13 @@ def outcome(name: str, check: Callable[[], str]) -> Outcome:
     """Run a check. An exception of the checked code breaks the contract, too."""
     try:
         return Outcome(name, "pass", check())
-    except NotClaimedError as found:
-        return Outcome(name, "not claimed", str(found))
-    except (ContractError, UsageError) as found:
-        return Outcome(name, "fail", str(found))
+    except NotClaimedError as error:
+        return Outcome(name, "not claimed", str(error))
     except Exception as error:
-        what = f"{type(error).__name__}: {reason(error)}" if str(error) else sentence(error)
-        return Outcome(name, "fail", f"{what}{_where(error)}")
-
-
-def _where(error: Exception) -> str:
-    """The last line of code outside torch that raised it; of the user's files if there is one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = Path(next(iter(pe_lab.__path__))).resolve()
-    files = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
-    theirs = [frame for frame in files if not Path(frame.filename).is_relative_to(ours)]
-    shown = (theirs or files)[-1:]
-    return "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in shown)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        is_finding = isinstance(error, (ContractError, UsageError))
+        at = "" if is_finding else f" ({Path(where.filename).name}, line {where.lineno})"
+        return Outcome(name, "fail", f"{error if is_finding else sentence(error)}{at}")
 
 
 Section = dict[str, Any]
@@ -202,22 +191,16 @@ def largest(x: Tensor) -> float:
     return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
-def agree(one: Tensor, other: Tensor, rtol: float, atol: float, otherwise: str) -> float:
+def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float:
     """The largest difference of two tensors.
 
     Raises:
-        ContractError: one is beyond ``atol + rtol |other|``; with ``otherwise`` and the largest.
+        ContractError: it is beyond ``tolerance (1 + |other|)``; ``otherwise`` begins its sentence.
     """
-    gap = differ(one, other, rtol, atol)
-    hold(gap is None, f"{otherwise} by {gap or 0:.1e}")
-    return largest(one - other)
-
-
-def differ(one: Tensor, other: Tensor, rtol: float, atol: float) -> float | None:
-    """The largest difference of two tensors; None if all are within ``atol + rtol |other|``."""
-    if torch.allclose(one, other, rtol=rtol, atol=atol):
-        return None
-    return largest(one - other)
+    gap = largest(one - other)
+    close = torch.allclose(one, other, rtol=tolerance, atol=tolerance)
+    require(close, f"{otherwise} by {gap:.1e}")
+    return gap
 
 
 def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
@@ -231,11 +214,8 @@ def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
     """A model with another's ``state_dict`` computes the same."""
     other.load_state_dict(built.state_dict())
     gap = largest(other(*inputs) - built(*inputs))
-    hold(
-        gap == 0,
-        f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when it is built "
-        "must be a parameter or a persistent buffer",
-    )
+    require(gap == 0, f"a model with this one's state_dict differs by {gap:.1e}: what is drawn "
+            "when it is built must be a parameter or a persistent buffer")  # fmt: skip
     return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
 
 
@@ -248,18 +228,12 @@ def fast_equals_plain(
         loose: by how much the tolerances are multiplied.
     """
     worst = 0.0
-    for pos, dropping in product(places, (True, False)):
-        outs = [built.train(dropping)(seen, pos) for built in (fast, plain)]
-        where = "in training" if dropping else "in evaluation"
-        tolerance = 1e-12 * loose
-        what = f"the kernels change states {where}"
-        gap = agree(outs[0], outs[1], tolerance, tolerance, what)
-        worst = max(worst, gap)
+    for pos, training in product(places, (True, False)):
+        outs = [built.train(training)(seen, pos) for built in (fast, plain)]
+        worst = max(worst, agree(*outs, 1e-12 * loose, "the kernels change states"))
         grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
         for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
-            agree(
-                one, other, 1e-10 * loose, tolerance, f"the kernels change the gradient of {name}"
-            )
+            agree(one, other, 1e-10 * loose, f"the kernels change the gradient of {name}")
     return f"states with the kernels differ by {worst:.0e}, gradients within {1e-10 * loose:.0e}"
 
 
@@ -342,7 +316,7 @@ def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
                 yield changed
 
 
-def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
+def tried_values(section: Section, changes: Callable[[str], list[str]]) -> str:
     """A sentence with the values that were tried of each key.
 
     Args:
@@ -351,13 +325,14 @@ def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
     Raises:
         NotClaimedError: of no key is there another value to try.
     """
-    found = {key: changes(key) for key in section if key != "_target_"}
-    done = [f"{key}={'|'.join(values)}" for key, values in found.items() if values]
-    untried = [key for key, values in found.items() if not values]
-    left = f"no other value to try of {', '.join(untried)} (annotate choices as Literal)"
-    if not done:
-        raise NotClaimedError(left if untried else "it has no keys")
-    return "; ".join([f"tried {', '.join(done)}", *([left] if untried else [])])
+    values = {key: "|".join(changes(key)) for key in section if key != "_target_"}
+    untried = ", ".join(key for key, of in values.items() if not of)
+    if not any(values.values()):
+        raise NotClaimedError(
+            f"no other value to try of {untried}" if untried else "it has no keys"
+        )
+    done = ", ".join(f"{key}={of}" for key, of in values.items() if of)
+    return f"tried {done}" + (f"; no other value to try of {untried}" if untried else "")
 
 
 def parameters(model: nn.Module) -> int:

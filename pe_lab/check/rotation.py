@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_lab.check.base import ContractError, NotClaimedError, Outcome, hold, outcome
+from pe_lab.check.base import ContractError, NotClaimedError, Outcome, outcome, require
 from pe_lab.config.hf_config import LENGTHS, encoding_of, read, rope_length
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.nn import with_defaults
@@ -86,9 +86,9 @@ def _frequencies(ours: RoPE, embedding: Any, tokens: int) -> str:
     got, expected = (factors[1] / factors[0]).angle(), embedding.inv_freq.double()
     expected = torch.cat([expected, expected.new_zeros(len(got) - len(expected))])
     far = ((got - expected).abs() / expected.clamp(min=1e-12)).where(expected > 0, got.abs()).max()
-    hold(far <= NEAR, f"they differ by {far:.2g} of theirs, more than {NEAR:g}")
+    require(far <= NEAR, f"they differ by {far:.2g} of theirs, more than {NEAR:g}")
     scale, other = factors[1, 0].abs(), embedding.attention_scaling
-    hold(
+    require(
         abs(scale - other) <= NEAR,
         f"the attention factor is {scale:.6g}, that of transformers is {other:.6g}",
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 from pe_lab.check import (
     encodings,
-    hooks,
     models,
     tasks,
 )
@@ -14,8 +13,8 @@ from pe_lab.check.base import Outcome, Section, choices, exact, outcome
 from pe_lab.train.plan import build_task
 
 FIRST: dict[str, Callable[..., str]] = {
-    "deterministic": hooks.same_twice,
-    "bias and marks": hooks.marks,
+    "deterministic": encodings.same_twice,
+    "bias": encodings.bias_fits,
 }
 """Checks that come first: if one fails, the others would report a consequence, not the fault."""
 OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
@@ -23,7 +22,6 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "finite far out": encodings.finite_far_out,
     "float32 and bfloat16": encodings.low_precision,
     "gradient to every parameter": encodings.gradients_reach,
-    "gradient by differences": hooks.derivative,
     "differs from none": encodings.differs_from_none,
     "reads positions": encodings.reads_positions,
     "shift invariance": encodings.shifted,
@@ -46,15 +44,12 @@ OF_A_TASK: dict[str, Callable[..., str]] = {
     "answers follow from what is read": tasks.derivable,
     "other lengths": tasks.other_lengths,
     "one run of answers at the end": tasks.generated,
-    "position ids": tasks.position_ids,
-    "drawing beside training": tasks.share_of_a_step,
 }
 OF_A_MODEL: dict[str, Callable[..., str]] = {
     "no look at the future": models.no_look_ahead,
     "gradient to every parameter": models.gradients_reach,
     "scored positions": models.scored_positions,
     "dropout by its key": models.dropout_by_key,
-    "half precision": models.half_precision,
     "cached equals uncached": models.cached,
     "fast equals plain": models.fast_equals_plain,
     "state_dict round trip": models.round_trip,

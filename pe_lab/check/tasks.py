@@ -1,33 +1,25 @@
 """The contract of a task: one function for each point, which takes the task."""
 
 import hashlib
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import torch
 
 from pe_lab.check.base import (
-    ROPE,
-    ContractError,
     NotClaimedError,
     Section,
-    hold,
-    loss,
-    model,
     other_values,
-    sequential,
+    require,
     shown,
-    tokens,
+    tried_values,
 )
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Task
-from pe_lab.train.batches import BATCHES_A_DRAW, TrainData, evaluation_set
+from pe_lab.train.batches import TrainData, evaluation_set
 from pe_lab.train.plan import build_task
 
 N = 64
@@ -60,49 +52,28 @@ SHORT, MANY, ENOUGH = 24, 1000, 4
 
 
 def shapes(task: Task) -> str:
-    """Arrays have one shape, stay within length and vocabulary, and have something to score."""
-    vocab = task.vocab
-    if len(set(vocab)) < len(vocab):
-        twice = next(word for word in vocab if vocab.count(word) > 1)
-        raise ContractError(f"the vocabulary has {twice!r} twice")
-    seen: set[int] = set()
+    """Arrays have one shape, stay within length and vocabulary, and have something to score; there
+    are ids for each axis of ``position_axes``."""
+    require(len(set(task.vocab)) == len(task.vocab), "the vocabulary has a word twice")
     for name in task.evaluated():
         split, batch = task.split(name), drawn(task, name)
-        hold(
-            split.vocab == vocab,
-            f"{name} has another vocabulary: words that a split needs are in "
-            "the vocabulary from the start",
-        )
-        hold(
-            batch.tokens.shape == batch.targets.shape == batch.scored.shape,
-            f"{name}: tokens {batch.tokens.shape}, targets {batch.targets.shape} and scored "
-            f"{batch.scored.shape} differ in shape",
-        )
-        kinds = [batch.tokens.dtype, batch.targets.dtype, batch.scored.dtype]
-        hold(
-            kinds == [np.int64, np.int64, np.bool_],
-            f"{name}: the types are {kinds}, not int64, int64 and bool",
-        )
-        hold(
-            batch.tokens.shape[1] <= split.n_tokens,
-            f"{name} draws {batch.tokens.shape[1]} tokens, more than its n_tokens, "
-            f"{split.n_tokens}",
-        )
-        ids = np.concatenate([batch.tokens.ravel(), batch.targets.ravel()])
-        hold(
-            ids.min() >= 0 and ids.max() < len(vocab),
-            f"{name} draws the tokens {ids.min()} to {ids.max()}: the vocabulary has 0 to "
-            f"{len(vocab) - 1}",
-        )
-        hold(
-            not (batch.scored & ~batch.real()).any(),
-            f"{name} scores padding, beyond the lengths of its sequences",
-        )
-        hold(bool(batch.scored.any()), f"{name} has nothing to score in {len(batch)} sequences")
-        seen |= set(ids.tolist())
-    unseen = len(vocab) - len(seen)
-    more = f", {unseen} of them not drawn in {N} sequences a split" if unseen else ""
-    return f"{len(task.evaluated())} splits, {len(vocab)} words{more}"
+        arrays = batch.tokens, batch.targets, batch.scored
+        require(split.vocab == task.vocab, f"{name} has another vocabulary")
+        shapes, kinds = {a.shape for a in arrays}, [a.dtype for a in arrays]
+        require(len(shapes) == 1, f"{name}: tokens, targets and scored differ in shape: {shapes}")
+        require(kinds == [np.int64, np.int64, np.bool_], f"{name}: the types are {kinds}")
+        width = batch.tokens.shape[1]
+        require(width <= split.n_tokens, f"{name} draws {width} tokens, n_tokens {split.n_tokens}")
+        ids = np.stack([batch.tokens, batch.targets])
+        inside = bool(ids.min() >= 0 and ids.max() < len(task.vocab))
+        require(inside, f"{name} draws the tokens {ids.min()} to {ids.max()} of {len(task.vocab)}")
+        require(not (batch.scored & ~batch.real()).any(), f"{name} scores padding")
+        require(bool(batch.scored.any()), f"{name} has nothing to score in {len(batch)} sequences")
+        for axis, size in split.position_axes.items():
+            ids = batch.positions[axis]
+            fits = ids.shape == batch.tokens.shape and bool(ids.min() >= 0 and ids.max() < size)
+            require(fits, f"{name}: ids of {axis} are not {batch.tokens.shape} below {size}")
+    return f"{len(task.evaluated())} splits, {len(task.vocab)} words"
 
 
 def same_batch(task: Task) -> str:
@@ -114,29 +85,20 @@ def same_batch(task: Task) -> str:
     np.random.seed(1)
     again = digest(task.sample(generator(0), N))
     np.random.set_state(state)
-    hold(again == found[0], "the same generator draws another batch: use rng alone")
-    hold(found[0] != found[1], "another generator draws the same batch: use rng")
+    require(again == found[0], "the same generator draws another batch: use rng alone")
+    require(found[0] != found[1], "another generator draws the same batch: use rng")
     return f"{N} sequences are the same twice, and others with another seed"
 
 
 def splits_differ(task: Task) -> str:
-    """The splits and training draw different sequences."""
-    sets = {split: digest(evaluation_set(task, split, 16)) for split in task.evaluated()}
-    for split, found in sets.items():
-        twin = next((s for s, d in sets.items() if d == found and s != split), None)
-        if twin is not None:
-            raise ContractError(f"{split} and {twin} have the same sequences")
-    hold(
-        digest(TrainData(task, 0, 16).batch(0)) not in sets.values(),
-        "training draws the sequences of a split",
-    )
+    """The splits and training draw different sequences, and a split changes its rule."""
+    sets = [digest(evaluation_set(task, split, 16)) for split in task.evaluated()]
+    sets.append(digest(TrainData(task, 0, 16).batch(0)))
+    require(len(set(sets)) == len(sets), "two splits, or one and training, have the same sequences")
     rules = {split: digest(drawn(task, split)) for split in task.evaluated()}
-    for split, found in rules.items():
-        hold(
-            split == IN_DOMAIN or found != rules[IN_DOMAIN],
-            f"{split} is the task unchanged: its keys change nothing",
-        )
-    return f"{', '.join(sets)}: all of them differ"
+    same = [s for s, rule in rules.items() if s != IN_DOMAIN and rule == rules[IN_DOMAIN]]
+    require(not same, f"{', '.join(same)} is the task unchanged: its keys change nothing")
+    return f"{', '.join(rules)}: all of them differ"
 
 
 def not_given_away(task: Task) -> str:
@@ -144,14 +106,8 @@ def not_given_away(task: Task) -> str:
     for split in task.evaluated():
         batch = drawn(task, split)
         answers, read = batch.targets[batch.scored], batch.tokens[batch.scored]
-        hold(
-            len(answers) < 2 or bool((answers != read).any()),
-            f"in {split} every answer is the token that is read at its place",
-        )
-        hold(
-            len(answers) < 2 or bool((answers != answers[0]).any()),
-            f"in {split} every answer is {task.vocab[answers[0]]!r}",
-        )
+        known = len(answers) > 1 and bool((answers == read).all() or (answers == answers[0]).all())
+        require(not known, f"in {split} every answer is the token read at its place, or one word")
     batch = drawn(task, IN_DOMAIN)
     return f"in domain a constant guess gets {100 * task.guess(batch, batch):.0f} % wrong"
 
@@ -184,7 +140,7 @@ def _compared(task: Task) -> int:
         read, answer = batch.tokens[row, : t + 1], int(batch.targets[row, t])
         before = known.setdefault(read.tobytes(), answer)
         compared += 1
-        hold(
+        require(
             before == answer,
             f"after {task.decode(read.tolist())!r} the answer is {task.vocab[answer]} in one "
             f"sequence and {task.vocab[before]} in another",
@@ -205,7 +161,7 @@ def _shortened(task: Task) -> Iterator[Task]:
 def other_lengths(task: Task) -> str:
     """``at_length`` keeps the rule and the vocabulary, and is no longer than asked for."""
     n = task.n_tokens
-    hold(
+    require(
         digest(drawn(task.at_length(n), IN_DOMAIN)) == digest(drawn(task, IN_DOMAIN)),
         f"at_length({n}), its length, draws other sequences",
     )
@@ -213,8 +169,8 @@ def other_lengths(task: Task) -> str:
         longer = task.at_length(2 * n)
     except ValueError as error:
         raise NotClaimedError(str(error)) from None
-    hold(longer.vocab == task.vocab, f"at_length({2 * n}) has another vocabulary")
-    hold(n < longer.n_tokens <= 2 * n, f"at_length({2 * n}) has {longer.n_tokens} tokens")
+    require(longer.vocab == task.vocab, f"at_length({2 * n}) has another vocabulary")
+    require(n < longer.n_tokens <= 2 * n, f"at_length({2 * n}) has {longer.n_tokens} tokens")
     return f"at_length({2 * n}) has {longer.n_tokens} tokens, at_length({n}) the same sequences"
 
 
@@ -227,37 +183,12 @@ def generated(task: Task) -> str:
         for scored, real in zip(batch.scored, batch.real(), strict=True):
             places = np.flatnonzero(scored)
             end = int(real.sum())
-            hold(
+            require(
                 bool((places == np.arange(end - len(places), end)).all()),
                 f"generates is True, but in {split} answers are at {places.tolist()} of {end} "
                 "tokens",
             )
     return "in every split the answers are one run at the end"
-
-
-def position_ids(task: Task) -> str:
-    """The batch has ids for each axis of ``position_axes``, within its size."""
-    if not task.position_axes:
-        raise NotClaimedError("it gives none")
-    for name in task.evaluated():
-        split, batch = task.split(name), drawn(task, name)
-        hold(
-            set(split.position_axes) == set(batch.positions),
-            f"{name}: position_axes has {sorted(split.position_axes)}, the batch "
-            f"{sorted(batch.positions)}",
-        )
-        for axis, size in split.position_axes.items():
-            ids = batch.positions[axis]
-            hold(
-                ids.shape == batch.tokens.shape and ids.min() >= 0 and ids.max() < size,
-                f"{name}: {axis} has {ids.shape} ids from {ids.min()} to {ids.max()}, not "
-                f"{batch.tokens.shape} below {size}",
-            )
-    return f"{', '.join(task.position_axes)}: within their sizes in every split"
-
-
-SHARE = 0.02
-"""The most that drawing may take of a training step."""
 
 
 def every_key(section: Section) -> str:
@@ -266,78 +197,15 @@ def every_key(section: Section) -> str:
     One suffices: raising a limit that nothing reaches changes nothing.
     """
     base = build_task({**section, "splits": {}})
-    before = digest(drawn(base, IN_DOMAIN))
-    done: list[str] = []
-    untried: list[str] = []
-    idle: list[str] = []
-    for key in section:
-        if key == "_target_" or key in base.fixed:
-            continue
-        tried: dict[str, bool] = {}
+    before, keys = (digest(drawn(base, IN_DOMAIN)), base.vocab), section.keys() - base.fixed
+
+    def changes(key: str) -> list[str]:
+        tried = {}
         for value in other_values(section, key):
-            try:
+            with suppress(UsageError, ValueError, OSError):
                 changed = build_task({**section, "splits": {}, key: value})
-                found = digest(drawn(changed, IN_DOMAIN))
-            except (UsageError, ValueError, OSError):
-                continue
-            tried[shown(value)] = found != before or changed.vocab != base.vocab
-        words = f"{key}={'|'.join(tried)}"
-        if not tried:
-            untried.append(key)
-        else:
-            (done if any(tried.values()) else idle).append(words)
-    left = f"no other value to try of {', '.join(untried)}"
-    hold(not (idle and not untried), f"{', '.join(idle)}: nothing that is drawn changes")
-    if idle:
-        raise NotClaimedError(f"{', '.join(idle)}: nothing changes, perhaps beside others; {left}")
-    if not done:
-        raise NotClaimedError(left if untried else "it has no keys")
-    return "; ".join([f"tried {', '.join(done)}", *([left] if untried else [])])
+                tried[shown(value)] = (digest(drawn(changed, IN_DOMAIN)), changed.vocab) != before
+        require(not tried or any(tried.values()), f"{key}: nothing that is drawn changes")
+        return list(tried)
 
-
-def share_of_a_step(task: Task, batch_size: int = 32) -> str:
-    """Processor time of drawing a batch as a share of a training step of the default model."""
-    if task.stored("train") is not None:
-        raise NotClaimedError("its sequences are read from a file")
-    n = task.split("train").n_tokens
-    sizes: dict[str, Any] = {
-        "d_model": 64,
-        "n_heads": 4,
-        "n_layers": 2,
-        "train_len": n,
-        "max_len": n,
-    }
-    built = model(ROPE, trunk={"d_ff": None}, **sizes).train()
-    seen, pos = tokens(batch_size, n), sequential(n)
-
-    def train() -> None:
-        built.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss(built.unembed(built(seen, pos))))
-
-    def draw_batches() -> None:
-        task.sample(generator(0), BATCHES_A_DRAW * batch_size)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        times = [(_seconds(train), _seconds(draw_batches)) for _ in range(6)]
-    finally:
-        torch.set_num_threads(threads)
-    # The first of either fills caches.
-    step, draw = (statistics.median(taken[1:]) for taken in zip(*times, strict=True))
-    draw /= BATCHES_A_DRAW
-    found = (
-        f"{100 * draw / step:.1f} % of a training step ({1e3 * draw:.2f} of {1e3 * step:.0f} ms, "
-        f"batch {batch_size})"
-    )
-    hold(
-        draw <= SHARE * step, f"{found}, more than {100 * SHARE:.0f} %: draw all sequences at once"
-    )
-    return found
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    """The processor time of some work."""
-    began = time.process_time()
-    work()
-    return time.process_time() - began
+    return tried_values({key: value for key, value in section.items() if key in keys}, changes)
