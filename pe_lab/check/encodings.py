@@ -42,8 +42,9 @@ from pe_lab.check.base import (
 from pe_lab.models.transformer import Transformer
 from pe_lab.train.encodings import build_encodings
 
-SHIFT, LONG = 7, 130
-"""What is added to positions, and a length at which kernels need several blocks."""
+SHIFT, LONG, STEP = 7, 130, 1e-6
+"""What is added to positions, a length at which kernels need several blocks, and the step of finite
+differences."""
 
 
 def encoding_parameters(built: Transformer) -> dict[str, nn.Parameter]:
@@ -142,6 +143,31 @@ def low_precision(section: Section, **sizes: Any) -> str:
     return f"float32 differs from float64 by {gap:.0e}; bfloat16 and its gradients are finite"
 
 
+def derivative(section: Section, **sizes: Any) -> str:
+    """The gradient by each parameter equals finite differences along one direction."""
+    built, draw = model(section, fast=False, **sizes).train(), torch.Generator().manual_seed(5)
+    named = encoding_parameters(built) | {"the tokens": built.tokens.weight}
+    named |= {"queries and keys": built.blocks[0].attention.qkv.weight}
+
+    def value() -> Tensor:
+        return loss(built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)))
+
+    slopes = torch.autograd.grad(value(), list(named.values()), materialize_grads=True)
+    for (name, parameter), gradient in zip(named.items(), slopes, strict=True):
+        direction = STEP * torch.randn(parameter.shape, generator=draw)
+        slope = float((gradient * direction).sum())
+        with torch.no_grad():
+            parameter.add_(direction)
+            ahead = float(value())
+            parameter.sub_(2 * direction)
+            rise = (ahead - float(value())) / 2
+            parameter.add_(direction)
+        close = abs(rise - slope) <= 1e-2 * max(abs(slope), abs(rise)) + 1e-9
+        what = f"the derivative by {name} is {slope:.3g} by backward, {rise:.3g} by differences"
+        require(close, f"{what}: detach() or .data cuts it, or a backward is wrong")
+    return f"derivatives by {len(named)} tensors are those of finite differences"
+
+
 def gradients_reach(section: Section, **sizes: Any) -> str:
     """Every parameter has a gradient at four times the trained length."""
     built = model(section, **sizes)
@@ -154,6 +180,9 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
     for name, parameter in named.items():
         gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
         require(gradient > 1e-8, f"{name} has no gradient ({gradient:.1g}): it trains nothing")
+        for axis in (a for a, n in enumerate(parameter.shape) if n == dims(**sizes).n_heads):
+            of_each = parameter.grad.abs().movedim(axis, 0).flatten(1).amax(1)
+            require(of_each.min() > 1e-8, f"{name} has no gradient at one of its heads")
         least = min(least, gradient)
     return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
 

@@ -22,6 +22,7 @@ OF_EACH_CHOICE: dict[str, Callable[..., str]] = {
     "finite far out": encodings.finite_far_out,
     "float32 and bfloat16": encodings.low_precision,
     "gradient to every parameter": encodings.gradients_reach,
+    "gradient by differences": encodings.derivative,
     "differs from none": encodings.differs_from_none,
     "reads positions": encodings.reads_positions,
     "shift invariance": encodings.shifted,
