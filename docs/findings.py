@@ -28,8 +28,7 @@ from pe_lab.core.metrics import IN_DOMAIN, OOD
 from pe_lab.core.options import parse
 from pe_lab.core.output import counted
 from pe_lab.results.format import in_markdown
-from pe_lab.results.groups import SETTING, grouped
-from pe_lab.results.labels import named
+from pe_lab.results.groups import SETTING, grouped, named
 from pe_lab.results.selection import selected
 from pe_lab.results.table import (
     FINDINGS,

@@ -9,7 +9,7 @@ from program import rows, state, summary
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
-from pe_lab.results.protocol import task_digest
+from pe_lab.results.table import task_digest
 
 MODEL = ["model=transformer", "model.n_layers=1", "model.n_heads=2", "model.d_model=16"]
 COMMON = ["train.warmup=2", "eval.sequences=16", "eval.quick_sequences=8"]

@@ -12,7 +12,7 @@ from made import edit_summary, made, unfinished
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import parse
-from pe_lab.results.labels import named
+from pe_lab.results.groups import named
 from pe_lab.results.query import condition
 from pe_lab.results.selection import selected
 from pe_lab.results.table import read_runs

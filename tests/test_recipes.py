@@ -19,7 +19,7 @@ from pe_lab.config.schema import check, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
-from pe_lab.results.labels import named
+from pe_lab.results.groups import named
 from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import run_folders
 from pe_lab.store.run_id import identity

@@ -10,7 +10,7 @@ from suites import tiny_suite
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.choices import choices
 from pe_lab.core.errors import UsageError
-from pe_lab.results.protocol import task_digest
+from pe_lab.results.table import task_digest
 from pe_lab.suite.runs import select_steps
 from pe_lab.suite.suite import load_suite
 from pe_lab.train.plan import plan

@@ -9,7 +9,7 @@ import pytest
 from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
 
-from pe_lab.results.labels import named
+from pe_lab.results.groups import named
 from pe_lab.results.table import breakdowns, by_split, curves, read_file_of_runs, read_runs
 from pe_lab.store.run_id import identity
 

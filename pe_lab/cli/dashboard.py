@@ -21,7 +21,7 @@ from pe_lab.core.errors import RunError, UsageError, reason, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.options import parse
 from pe_lab.experiment.tracking import call_with_timeout
-from pe_lab.results.labels import named
+from pe_lab.results.groups import named
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.results.table import GROUPS
 

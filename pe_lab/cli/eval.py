@@ -159,7 +159,7 @@ def notes(evaluated: pl.DataFrame) -> list[str]:
 def _write(evaluated: pl.DataFrame, path: Path, metric: str) -> None:
     """Write the numbers, or the chart of the metric against the length."""
     from pe_lab.report.page import draw_evaluations
-    from pe_lab.results.labels import named
+    from pe_lab.results.groups import named
     from pe_lab.results.table import runs_of
 
     names = named(runs_of(evaluated["path"].unique(maintain_order=True)))

@@ -40,8 +40,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.options import CommaSeparated, Flag, parse
 from pe_lab.core.output import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
-from pe_lab.results.groups import RATED, SETTING, grouped
-from pe_lab.results.labels import named
+from pe_lab.results.groups import RATED, SETTING, grouped, named
 from pe_lab.results.selection import FileOptions, selected, unfinished_notes
 from pe_lab.results.tables import (
     Layout,

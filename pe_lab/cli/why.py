@@ -32,7 +32,7 @@ from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
-from pe_lab.results.labels import named
+from pe_lab.results.groups import named
 from pe_lab.results.selection import RunOptions, selected
 from pe_lab.results.table import by_split, runs_of
 from pe_lab.suite.rows import write_parquet

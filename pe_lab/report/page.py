@@ -22,10 +22,8 @@ from pe_lab.report.inspection import fragment
 from pe_lab.results import verdicts
 from pe_lab.results.evaluations import evaluation_tables, recorded
 from pe_lab.results.format import Table
-from pe_lab.results.groups import grouped
-from pe_lab.results.labels import Names, named
-from pe_lab.results.protocol import threshold
-from pe_lab.results.table import FACTS, text
+from pe_lab.results.groups import Names, grouped, named
+from pe_lab.results.table import FACTS, text, threshold
 from pe_lab.results.tables import Layout, tables, tuning_note
 
 if TYPE_CHECKING:

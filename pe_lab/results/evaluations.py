@@ -18,8 +18,7 @@ from pe_lab.evaluate.record import (
     read_evaluations,
 )
 from pe_lab.results.format import Table
-from pe_lab.results.groups import RATES, data_keys, group_keys, summarized
-from pe_lab.results.labels import named
+from pe_lab.results.groups import RATES, data_keys, group_keys, named, summarized
 from pe_lab.results.table import NOT_FINITE, RUN, runs_of
 from pe_lab.results.tables import Layout, Spread, tables
 from pe_lab.store.run_folder import RunFolder

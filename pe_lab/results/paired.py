@@ -9,10 +9,9 @@ import polars as pl
 
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import metric_name
-from pe_lab.results.labels import defaults_of, named, same, without_idle
-from pe_lab.results.protocol import threshold, without_tuning
+from pe_lab.results.groups import defaults_of, named, same, without_idle
 from pe_lab.results.statistics import holm, sign_test, two_clusters
-from pe_lab.results.table import Kind, compared_keys, splits_of, text
+from pe_lab.results.table import Kind, compared_keys, splits_of, text, threshold, without_tuning
 
 SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),

@@ -11,10 +11,8 @@ import polars as pl
 import yaml
 
 from pe_lab.core.metrics import metric_name, wilson
-from pe_lab.results.groups import RATES, SETTING, grouped
-from pe_lab.results.labels import same
-from pe_lab.results.protocol import without_tuning
-from pe_lab.results.table import Kind, splits_of, text
+from pe_lab.results.groups import RATES, SETTING, grouped, same
+from pe_lab.results.table import Kind, splits_of, text, without_tuning
 
 SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),

@@ -8,6 +8,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import orjson
 import polars as pl
 import yaml
 
+from pe_lab.core.config_dir import conf
 from pe_lab.core.errors import PeLabError, UsageError, reason
 from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
-from pe_lab.results.protocol import TUNING_OF, task_digest, tuning_of
 from pe_lab.results.query import condition, one_of
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import any_seed, excluded, identity, with_added
@@ -26,6 +27,14 @@ from pe_lab.store.run_id import any_seed, excluded, identity, with_added
 logger = logging.getLogger("pe_lab")
 Kind = pl.DataType | type[pl.DataType]
 
+TUNING_OF = "tuning_of"
+# Of splits that no suite names.
+DEFAULT_THRESHOLD = 0.05
+# (task, split) -> threshold of a task that the later suites change or leave out.
+SUITE_V1 = {
+    **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
+    **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),
+}
 # Columns of every run; null where unknown.
 FACTS: dict[str, Kind] = {
     **dict.fromkeys(("path", "state", "message"), pl.String),
@@ -53,8 +62,8 @@ def read_runs(
     broken), ``message`` (why it failed or is broken), ``step`` of ``steps``, ``task``, ``pe``,
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
     ``splits``, ``null_keys`` (null before the configuration was resolved), ``tuning_of`` (the suite
-    that chose a learning rate on this run), ``task_digest`` (see protocol.py); the chosen file of
-    each other group (``positions``, ``model``, ..); every resolved key (``train.steps``,
+    that chose a learning rate on this run), ``task_digest``; the chosen file of each other
+    group (``positions``, ``model``, ..); every resolved key (``train.steps``,
     ``pe.npos``); every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and
     ``ood/error``, ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out
     of domain (null where the encoding could not measure one of them); ``not_finite``. A key that a
@@ -334,3 +343,66 @@ def read_file_of_runs(file: str | Path) -> pl.DataFrame:
     if TUNING_OF not in frame.columns:
         frame = frame.with_columns(pl.lit(None, pl.String).alias(TUNING_OF))
     return frame
+
+
+def threshold(task: str, split: str) -> float:
+    """Return the largest error on a split of a task that counts as learned or generalised."""
+    return _thresholds().get((task, split), DEFAULT_THRESHOLD)
+
+
+@cache
+def _thresholds() -> Mapping[tuple[str, str], float]:
+    limits = {}
+    for suite in suite_files().values():
+        for of_task in suite["tasks"].values():
+            task = next(word[5:] for word in of_task["words"] if word.startswith("task="))
+            limits[task, "in_domain"] = of_task["fits"]
+            limits |= {(task, split): limit for split, limit in of_task["generalises"].items()}
+    return limits | SUITE_V1
+
+
+@cache
+def suite_files() -> Mapping[str, dict[str, Any]]:
+    """Return what each yaml of conf/suite/ says, by the suite's name."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = sorted((conf() / "suite").glob("*.yaml"))
+    return {file.stem: yaml.load(file.read_bytes(), loader) for file in files}
+
+
+def task_digest(config: Mapping[str, Any], contents: Mapping[str, str] | None = None) -> str:
+    """Return eight hex digits that identify what a recorded run was trained and measured on.
+
+    The entry (``pe``, ``model`` and ``positions``), the seed, the rate and the number of steps are
+    not part of it.
+    """
+    entry: dict[str, Any] = {key: {} for key in ("pe", "model", "positions")}
+    train = {**config["train"], "lr": 0, "steps": 0}
+    return identity({**config, **entry, "seed": 0, "train": train}, dict(contents or {}))
+
+
+def tuning_of(digest: pl.Expr, seed: pl.Expr) -> pl.Expr:
+    """Return the suite whose learning rates were chosen by the errors of a run; null: none.
+
+    Args:
+        digest: the ``task_digest`` of the run.
+        seed: its seed, one of a suite's tuning seeds where a rate was chosen by it.
+    """
+    name = pl.lit(None, pl.String)
+    # The last condition is the first that is tried.
+    for suite, content in sorted(suite_files().items(), reverse=True):
+        digests = [str(task["digest"]) for task in content["tasks"].values()]
+        seeds = content["protocol"]["tuning_seeds"]
+        name = (
+            pl.when(digest.is_in(digests) & seed.is_in(seeds)).then(pl.lit(suite)).otherwise(name)
+        )
+    return name.alias(TUNING_OF)
+
+
+def tuning(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the finished runs on which a suite chose a learning rate."""
+    return runs.filter(pl.col("state") == "finished", pl.col(TUNING_OF).is_not_null())
+
+
+def without_tuning(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the other runs, those that are not finished included."""
+    return runs.filter(pl.col(TUNING_OF).is_null())

@@ -14,10 +14,8 @@ from pe_lab.core.output import counted
 from pe_lab.core.suggest import check_known
 from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.format import Format, Table
-from pe_lab.results.groups import SETTING
-from pe_lab.results.labels import Names
-from pe_lab.results.protocol import TUNING_OF, tuning
-from pe_lab.results.table import text
+from pe_lab.results.groups import SETTING, Names
+from pe_lab.results.table import TUNING_OF, text, tuning
 
 Spread = Literal["rates", "sd"]
 HEADINGS = {"pe": "encoding", OOD: "OOD mean"}

@@ -22,8 +22,7 @@ from pe_lab.core.rng import generator
 from pe_lab.core.suggest import check_known
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.format import Table
-from pe_lab.results.protocol import task_digest
-from pe_lab.results.table import runs_of
+from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
 from pe_lab.suite.scores import BASELINE, chosen_rates, next_tuning, tuning_of, unite
 from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
