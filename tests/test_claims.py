@@ -14,8 +14,8 @@ from pe_lab.suite.claims import (
     NOT_SUPPORTED,
     SUPPORTED,
     decide_claims,
+    judge_claims,
     read_claims,
-    verdicts,
 )
 from pe_lab.suite.rows import read_shipped, shipped_file
 
@@ -62,7 +62,7 @@ def test_three_seeds_a_side_can_support_a_claim(tmp_path: Path) -> None:
 def test_missing_runs_and_rates_are_named(tmp_path: Path) -> None:
     tests = decide(tmp_path, sides(4, 0, seeds=3))
     assert tests["missing"][0].startswith("cope lacks seeds 3 at train.lr=0.003")
-    assert verdicts(tests) == {"one": NOT_ENOUGH}
+    assert judge_claims(tests) == {"one": NOT_ENOUGH}
     untuned = sides(4, 0).filter(pl.col("phase") == "score")
     assert "cope is not tuned" in decide(tmp_path, untuned)["missing"][0]
 
@@ -82,7 +82,7 @@ def test_every_test_of_a_claim_must_support_it(tmp_path: Path) -> None:
     three = rows(tuned("fox"), *(run("fox", seed, 0.0) for seed in range(4)))
     tests = decide(tmp_path, pl.concat([sides(4, 0), three]), encodings=["cope", "rope", "fox"])
     assert tests["verdict"].to_list() == [SUPPORTED, NOT_SUPPORTED]
-    assert verdicts(tests) == {"one": NOT_SUPPORTED}
+    assert judge_claims(tests) == {"one": NOT_SUPPORTED}
 
 
 def test_a_claim_with_earlier_runs_is_exploratory(tmp_path: Path) -> None:
@@ -109,5 +109,5 @@ def test_the_shipped_claims_were_written_before_their_runs() -> None:
     claims, shipped = read_claims(shipped_file("v2.claims.yaml"), SUITE), read_shipped(SUITE)
     tests = decide_claims(claims, SUITE, shipped, shipped.clear())
     assert tests["exploratory"].null_count() == len(tests)
-    found = verdicts(tests)
+    found = judge_claims(tests)
     assert sorted(found.values()) == sorted([SUPPORTED] * 5 + [NOT_SUPPORTED] * 3 + [NOT_ENOUGH])

@@ -8,7 +8,7 @@ from program import Here, assert_has, assert_refused, csv_rows, succeeded
 
 from docs import leaderboard
 from pe_lab.suite.scores import WORST
-from pe_lab.suite.tables import counts, entries_table, first_table, most_tasks, task_table
+from pe_lab.suite.tables import count_seeds, describe_best, entries_table, first_table, task_table
 
 SCORES = leaderboard.shipped()
 
@@ -18,10 +18,10 @@ def test_the_first_table_counts_what_works() -> None:
     (flipflop,) = table.frame.filter(task="flipflop").iter_rows(named=True)
     assert flipflop["alone"].startswith("3 of 21: ")
     assert flipflop["rope "] == "0/8, 0/8"
-    for row in counts(SCORES).filter("works").iter_rows(named=True):
+    for row in count_seeds(SCORES).filter("works").iter_rows(named=True):
         assert 2 * row["k"] > row["n"], "the interval lies above a half"
     said = "Works on the most tasks, 7 of 12: path_published."
-    assert most_tasks(SCORES, SCORES.tasks) == said
+    assert describe_best(SCORES, SCORES.tasks) == said
 
 
 def test_every_entry_and_split_has_its_count() -> None:
@@ -107,5 +107,5 @@ def test_what_the_page_says_without_a_number() -> None:
         assert [k[entry, task] for task in ("flipflop", "counting")] == [8, 8]
     assert leaderboard.verdicts()["recall", "rope+conv"].verdict.cause == "unseen distances"
     for task, alone, conv in (("copy_unique", 2, 6), ("recall", 5, 8)):
-        works = counts(SCORES).filter("works", task=task)
+        works = count_seeds(SCORES).filter("works", task=task)
         assert [len(works.filter(column=column)) for column in ("alone", "conv")] == [alone, conv]

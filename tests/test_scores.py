@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from suite_rows import SPLITS, SUITE, rows, run, tuned
 
-from pe_lab.suite.scores import FAILED, chosen_rate, next_tuning, score, unite
+from pe_lab.suite.scores import FAILED, choose_rate, next_tuning, score, unite
 
 PROTOCOL = SUITE.protocol
 NONE = rows()
@@ -16,11 +16,11 @@ NONE = rows()
 
 def test_the_rate_with_the_lowest_error_then_loss_is_chosen() -> None:
     a, b = {1000: (0.0, 0.5), 1001: (0.2, 0.5)}, {1000: (0.1, 0.1), 1001: (0.1, 0.1)}
-    assert chosen_rate({0.001: a, 0.003: b}) == 0.003
-    assert chosen_rate({0.001: a, 0.003: {1000: (0.0, 0.0)}}) == 0.001, "fewer seeds"
-    assert chosen_rate({0.001: b, 0.003: b}) == 0.001, "the smaller rate"
-    assert chosen_rate({0.001: {1000: FAILED}}) is None
-    assert chosen_rate({}) is None
+    assert choose_rate({0.001: a, 0.003: b}) == 0.003
+    assert choose_rate({0.001: a, 0.003: {1000: (0.0, 0.0)}}) == 0.001, "fewer seeds"
+    assert choose_rate({0.001: b, 0.003: b}) == 0.001, "the smaller rate"
+    assert choose_rate({0.001: {1000: FAILED}}) is None
+    assert choose_rate({}) is None
 
 
 def search(errors: dict[float, float]) -> tuple[list[list[tuple[float, int]]], float | None]:
@@ -32,7 +32,7 @@ def search(errors: dict[float, float]) -> tuple[list[list[tuple[float, int]]], f
         for rate, seed in runs:
             error = errors[rate]
             tuning.setdefault(rate, {})[seed] = FAILED if math.isinf(error) else (error, error)
-    return rounds, chosen_rate(tuning)
+    return rounds, choose_rate(tuning)
 
 
 def test_a_search_goes_outwards_and_tries_near_rates_again() -> None:

@@ -34,16 +34,16 @@ from pe_lab.core.suggest import check_known
 from pe_lab.explain.cells import Cell
 from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.store.run_folder import run_folders
-from pe_lab.suite.claims import decide_claims, read_claims, verdicts
+from pe_lab.suite.claims import decide_claims, judge_claims, read_claims
 from pe_lab.suite.rows import ORDER, SCHEMA, read_own, read_shipped, shipped_file, write_parquet
 from pe_lab.suite.scores import Scores, score, unite
 from pe_lab.suite.suite import DEFAULT, Suite, load_suite
 from pe_lab.suite.tables import (
     claims_table,
+    describe_best,
+    describe_runs,
     entries_table,
     first_table,
-    most_tasks,
-    provenance,
     task_table,
     tuning_table,
 )
@@ -106,7 +106,7 @@ def _print(scores: Scores, options: LeaderboardOptions) -> None:
     tasks = [task for task in scores.tasks if task in (options.task or scores.tasks)]
     if not tasks:
         raise RunError("no run of these tasks is scored: pe-lab suite trains them")
-    notes = list(provenance(scores, tasks)) if options.details else []
+    notes = list(describe_runs(scores, tasks)) if options.details else []
     why, shown = _verdicts(scores, options), options.pe or ()
     if options.view == "tuning":
         tables = [tuning_table(scores, task, shown) for task in tasks]
@@ -116,7 +116,7 @@ def _print(scores: Scores, options: LeaderboardOptions) -> None:
         tables = [entries_table(scores, tasks, shown)]
     else:
         tables = [first_table(scores, tasks)]
-        notes = [most_tasks(scores, tasks), *notes]
+        notes = [describe_best(scores, tasks), *notes]
         notes.append("More: view=entries, task=flipflop, claims=true, details=true.")
     rows = with_verdicts(scores.cells.filter(pl.col("task").is_in(tasks)), why)
     columns = {entry: scores.suite.split(entry)[1] for entry in rows["entry"].unique()}
@@ -144,7 +144,7 @@ def _print_claims(
         for claim, why in exploratory.select("claim", "exploratory").iter_rows()
     ]
     table = claims_table(tests)
-    print_tables(options.format, [table], tests, notes, {"verdicts": verdicts(tests)})
+    print_tables(options.format, [table], tests, notes, {"verdicts": judge_claims(tests)})
 
 
 def _verdicts(scores: Scores, options: LeaderboardOptions) -> dict[tuple[str, str], Cell]:
@@ -159,7 +159,7 @@ def _write_page(scores: Scores, options: LeaderboardOptions, path: Path, command
     from pe_lab.report.leaderboard import leaderboard_page
 
     tasks = [task for task in scores.tasks if task in (options.task or scores.tasks)]
-    notes = list(provenance(scores, tasks))
+    notes = list(describe_runs(scores, tasks))
     page = leaderboard_page(scores, tasks, _verdicts(scores, options), notes, command)
     with writing(path, "another to="):
         replace_file(path, page.encode())

@@ -12,7 +12,7 @@ from pe_lab.explain.cells import Cell as Diagnosed
 from pe_lab.report.charts import CONFIG, Chart, Spec, specification
 from pe_lab.report.html import rendered
 from pe_lab.suite.scores import Scores
-from pe_lab.suite.tables import counts, entries_table, task_table
+from pe_lab.suite.tables import count_seeds, entries_table, task_table
 
 GENERATOR = "pe-lab leaderboard"
 NOT_RUN, UNLEARNED = "missing", "unlearned"
@@ -36,7 +36,7 @@ def leaderboard_page(
         notes: what stands at its end.
         command: the one that made it.
     """
-    suite, rows = scores.suite, counts(scores).filter(pl.col("task").is_in(tasks))
+    suite, rows = scores.suite, count_seeds(scores).filter(pl.col("task").is_in(tasks))
     return rendered(
         "pe_lab.report",
         "leaderboard.html",
@@ -68,7 +68,7 @@ def heat_map(scores: Scores, tasks: Sequence[str], at_least_half: bool = False) 
     suite = scores.suite
     parts = [*suite.columns][:2]
     families = {task: suite.tasks[task].family for task in tasks}
-    rows = counts(scores).filter(pl.col("task").is_in(tasks), pl.col("column").is_in(parts))
+    rows = count_seeds(scores).filter(pl.col("task").is_in(tasks), pl.col("column").is_in(parts))
     cells = {(r["base"], r["task"], r["column"]): r for r in rows.iter_rows(named=True)}
     rates = rows.group_by("base", maintain_order=True).agg(
         tasks=pl.col("task").n_unique(), rate=(pl.col("k") / pl.col("n")).mean()

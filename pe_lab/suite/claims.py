@@ -14,7 +14,7 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.suggest import check_known
 from pe_lab.core.validation import closed, read_checked
 from pe_lab.suite.rows import OTHER_SEEDS
-from pe_lab.suite.scores import WORST, chosen_rates, unite
+from pe_lab.suite.scores import WORST, choose_rates, unite
 from pe_lab.suite.suite import SCORE, Suite
 
 SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "not enough runs"
@@ -98,7 +98,7 @@ def decide_claims(
     generalise.
     """
     rows, every, tests = unite(shipped, own), pl.concat([shipped, own]), []
-    tuned = chosen_rates(rows, suite.protocol).filter(pl.col("rates") == len(suite.protocol.rates))
+    tuned = choose_rates(rows, suite.protocol).filter(pl.col("rates") == len(suite.protocol.rates))
     rates = {(task, entry): rate for task, entry, rate, _ in tuned.iter_rows()}
     rows = rows.join(tuned, on=["task", "entry"]).filter(pl.col("lr") == pl.col("chosen"))
     for name, claim in claims.claims.items():
@@ -114,14 +114,14 @@ def decide_claims(
     return pl.DataFrame(tests, SCHEMA)
 
 
-def verdicts(tests: pl.DataFrame) -> dict[str, str]:
+def judge_claims(tests: pl.DataFrame) -> dict[str, str]:
     """Return claim -> its verdict: supported if every one of its tests supports it. This needs no
     correction for several tests (intersection-union test, Berger 1982)."""
-    found = {}
+    verdicts = {}
     for name, verdict in tests.group_by("claim", maintain_order=True).agg("verdict").iter_rows():
         decided = SUPPORTED if {*verdict} == {SUPPORTED} else NOT_SUPPORTED
-        found[name] = NOT_ENOUGH if NOT_ENOUGH in verdict else decided
-    return found
+        verdicts[name] = NOT_ENOUGH if NOT_ENOUGH in verdict else decided
+    return verdicts
 
 
 def _why_exploratory(claim: Claim, rows: pl.DataFrame) -> str | None:

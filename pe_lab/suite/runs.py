@@ -24,7 +24,7 @@ from pe_lab.experiment.run import folder_of
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
-from pe_lab.suite.scores import BASELINE, chosen_rates, next_tuning, tuning_of, unite
+from pe_lab.suite.scores import BASELINE, choose_rates, next_tuning, tuning_of, unite
 from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
 from pe_lab.sweeps.jobs import Job, duration, launch_all, printing_progress
 from pe_lab.sweeps.launchers import check_launcher
@@ -131,7 +131,7 @@ class Known:
         shipped = self.shipped if self.use_shipped else self.shipped.clear()
         self.own, rows, protocol = own, unite(shipped, own), self.suite.protocol
         self.tuning = tuning_of(rows, protocol)
-        rates = chosen_rates(rows, protocol).select("task", "entry", "chosen").iter_rows()
+        rates = choose_rates(rows, protocol).select("task", "entry", "chosen").iter_rows()
         self.rates = {
             (task, entry): lr
             for task, entry, lr in rates

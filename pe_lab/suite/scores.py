@@ -22,7 +22,7 @@ NEAR_S = 3600
 """Seconds between the starts of two runs that probably shared the machine with the same others."""
 
 
-def chosen_rate(tuning: Tuning) -> float | None:
+def choose_rate(tuning: Tuning) -> float | None:
     """Return the rate with the lowest mean in-domain error over the tuning seeds, on a tie the one
     with the lowest loss, then the smallest; None if all runs failed.
 
@@ -50,7 +50,7 @@ def next_tuning(protocol: Protocol, tuning: Tuning) -> list[tuple[float, int]]:
     if missing := _missing(tuning, search.start, seeds[:1]):
         return missing
     first = {rate: {seeds[0]: runs[seeds[0]]} for rate, runs in tuning.items() if seeds[0] in runs}
-    if (best := chosen_rate(first)) is None:
+    if (best := choose_rate(first)) is None:
         return _missing(tuning, protocol.rates, seeds[:1])
     if missing := _outwards(protocol, tuning, best):
         return missing
@@ -61,7 +61,7 @@ def next_tuning(protocol: Protocol, tuning: Tuning) -> list[tuple[float, int]]:
         return []
     if missing := _missing(tuning, near, seeds):
         return missing
-    best = chosen_rate(complete)
+    best = choose_rate(complete)
     return [] if best is None else _outwards(protocol, tuning, best)
 
 
@@ -101,7 +101,7 @@ def tuning_of(
     return tuning
 
 
-def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
+def choose_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
     """Return for each tuned ``task`` and ``entry`` the rate that was ``chosen`` (null if all runs
     failed), and how many ``rates`` were tried on all tuning seeds or ruled out by the search."""
     chosen = []
@@ -109,7 +109,7 @@ def chosen_rates(rows: pl.DataFrame, protocol: Protocol) -> pl.DataFrame:
         tried = sum(len(runs) == len(protocol.tuning_seeds) for runs in tuning.values())
         if protocol.search is not None and not next_tuning(protocol, tuning):
             tried = len(protocol.rates)
-        chosen.append((*key, chosen_rate(tuning), tried))
+        chosen.append((*key, choose_rate(tuning), tried))
     schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}
     return pl.DataFrame(chosen, schema, orient="row")
 
@@ -184,7 +184,7 @@ def score(
     rows = (
         _add(rows, later, "run_id", "split")
         .pipe(_add, pl.DataFrame(limits, schema, orient="row"), "task", "split")
-        .pipe(_add, chosen_rates(rows, suite.protocol), "task", "entry")
+        .pipe(_add, choose_rates(rows, suite.protocol), "task", "entry")
         .with_columns(
             counts=((pl.col("phase") == SCORE) & (pl.col("lr") == pl.col("chosen"))).fill_null(
                 value=False

@@ -9,7 +9,7 @@ from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.explain.cells import Cell
 from pe_lab.results.format import Format, Table
-from pe_lab.suite.claims import verdicts
+from pe_lab.suite.claims import judge_claims
 from pe_lab.suite.scores import BASELINE, WORST, Scores
 from pe_lab.suite.suite import TUNING
 
@@ -20,7 +20,7 @@ NAMED = 3
 BRACKETS = "(k/n): fewer than half of the seeds learn the task."
 
 
-def counts(scores: Scores) -> pl.DataFrame:
+def count_seeds(scores: Scores) -> pl.DataFrame:
     """Return ``Scores.success`` in the order of the suite, with the entry's name without its
     column (``base``), the ``column``, whether it ``works``, whether most seeds ``fit`` in domain,
     and ``text``: ``7/8``, or ``(0/8)`` where most do not."""
@@ -46,7 +46,7 @@ def counts(scores: Scores) -> pl.DataFrame:
 def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
     """Return which entries work on each task: a column for each of the first two columns of the
     suite, then the counts of rope and of the user's own entries."""
-    columns, every = [*scores.suite.columns][:2], counts(scores)
+    columns, every = [*scores.suite.columns][:2], count_seeds(scores)
     own = every.group_by("base", maintain_order=True).agg((pl.col("n") == pl.col("yours")).all())
     shown = [BASELINE, *own.filter("n")["base"]]
     rows = []
@@ -71,9 +71,9 @@ def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
     return Table(pl.DataFrame(rows), {}, title, (note, right), heads)
 
 
-def most_tasks(scores: Scores, tasks: Sequence[str]) -> str:
+def describe_best(scores: Scores, tasks: Sequence[str]) -> str:
     """Return a sentence on the entry that works on the most tasks."""
-    works = counts(scores).filter("works", pl.col("task").is_in(tasks))
+    works = count_seeds(scores).filter("works", pl.col("task").is_in(tasks))
     if works.is_empty():
         return "No entry works on any task."
     wins = works["entry"].value_counts(sort=True)
@@ -88,7 +88,7 @@ def entries_table(scores: Scores, tasks: Sequence[str], shown: Collection[str] =
         shown: these entries; empty: all.
     """
     columns = [*scores.suite.columns][:2]
-    rows = counts(scores).filter(pl.col("column").is_in(columns), pl.col("task").is_in(tasks))
+    rows = count_seeds(scores).filter(pl.col("column").is_in(columns), pl.col("task").is_in(tasks))
     if shown:
         rows = rows.filter(pl.col("base").is_in([*shown]) | pl.col("entry").is_in([*shown]))
     texts = rows.pivot("column", index=["base", "task"], values="text").fill_null("-")
@@ -165,12 +165,12 @@ def tuning_table(scores: Scores, task: str, shown: Collection[str] = ()) -> Tabl
 
 def claims_table(tests: pl.DataFrame) -> Table:
     """Return a row for each test of each claim: that more seeds of a than of b generalise."""
-    found = verdicts(tests)
+    verdict_of = judge_claims(tests)
     seeds = {
         f"seeds {side}": pl.format("{}/{}", f"k_{side}", f"n_{side}").replace("0/0", None)
         for side in "ab"
     }
-    of_claim = pl.col("claim").replace_strict(found, return_dtype=pl.String)
+    of_claim = pl.col("claim").replace_strict(verdict_of, return_dtype=pl.String)
     frame = tests.with_columns(**seeds, of_claim=of_claim)
     words = dict.fromkeys(("claim", "task", "split", "a", "b", "of_claim"), str)
     numbers: dict[str, Format] = {"seeds a": str, "seeds b": str, "p": "{:.2g}".format}
@@ -179,7 +179,7 @@ def claims_table(tests: pl.DataFrame) -> Table:
     return Table(frame, words | numbers, title, (note,), {"of_claim": "the claim is"})
 
 
-def provenance(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
+def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     """Yield a line each on results with more steps, failed runs, and how the runs were made."""
     rows = scores.rows.filter(pl.col("task").is_in(tasks), pl.col("split") == IN_DOMAIN)
     for times in scores.suite.protocol.longer:

@@ -56,7 +56,7 @@ def diagnosis_rows(found: Sequence[Diagnosed], suite: Suite) -> pl.DataFrame:
 
 def shipped_diagnoses(suite: Suite) -> list[Diagnosed]:
     """Return the diagnoses of the suite's runs that ship, each with its ``run_id`` as path."""
-    rows, found = read_shipped(suite, ".why", SCHEMA).filter(method=METHOD), []
+    rows, diagnoses = read_shipped(suite, ".why", SCHEMA).filter(method=METHOD), []
     for part in rows.partition_by(RUN, maintain_order=True):
         one = part.row(0, named=True)
         numbers = [Row(*row) for row in part.select(*Row.__annotations__).iter_rows()]
@@ -64,8 +64,8 @@ def shipped_diagnoses(suite: Suite) -> list[Diagnosed]:
         facts = {key: one[key] for key in keys} | {"run": one["run_id"].rpartition("-")[2]}
         diagnosis = Diagnosis(**facts, heads=[], rows=numbers)
         place = one["task"], one["entry"].partition(" ")[0], one["entry"], one["seed"]
-        found.append(Diagnosed(Path(one["run_id"]), *place, diagnosis))
-    return found
+        diagnoses.append(Diagnosed(Path(one["run_id"]), *place, diagnosis))
+    return diagnoses
 
 
 def verdicts_of(
@@ -97,7 +97,9 @@ def verdicts_of(
 
 def with_verdicts(rows: pl.DataFrame, cells: Mapping[tuple[str, str], Cell]) -> pl.DataFrame:
     """Return the rows with the column ``verdict``, null where a cell has none."""
-    found = [(task, entry, cell.split, cell.verdict.cause) for (task, entry), cell in cells.items()]
+    verdicts = [
+        (task, entry, cell.split, cell.verdict.cause) for (task, entry), cell in cells.items()
+    ]
     schema = dict.fromkeys(("task", "entry", "split", "verdict"), pl.String)
-    table = pl.DataFrame(found, schema, orient="row")
+    table = pl.DataFrame(verdicts, schema, orient="row")
     return rows.join(table, on=["task", "entry", "split"], how="left", maintain_order="left")
