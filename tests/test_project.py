@@ -64,7 +64,7 @@ def test_the_workflow_runs_the_commands_of_the_readme() -> None:
 
 
 def test_there_is_a_form_for_each_kind_of_issue() -> None:
-    assert [path.stem for path in FORMS] == ["bug", "encoding", "leaderboard"]
+    assert [path.stem for path in FORMS] == ["bug", "encoding"]
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

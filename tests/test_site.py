@@ -126,14 +126,7 @@ def test_the_interactive_leaderboard(show: Open, width: int) -> None:
     recall = page.locator("#task-recall")
     recall.locator(".chart").scroll_into_view_if_needed()
     recall.locator(".chart svg").wait_for()
-    assert recall.locator(".mark-symbol path").count() == 2 * 20 * 4
-    verdicts = page.get_by_role("table", name="Why entries fail").locator("visible=true")
-    assert [
-        line.split()[:3] for line in verdicts.locator("tbody tr:visible").all_inner_texts()
-    ] == [
-        ["path", "long_x4", "generalises"],
-        ["rope", "long_x4", "mixed"],
-    ]
+    assert recall.locator(".mark-symbol path").count() == 4 * 8 * 4
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("link", name="How numbers are made").click()
     assert page.url.endswith("/method.html")
