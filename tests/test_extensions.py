@@ -54,7 +54,7 @@ def test_a_run_from_before_a_change_of_the_class_says_so(
     found = " ".join(here(*line).out.split())
     assert "is finished already, made before the file of reworked.Waves changed" in found
     swept = " ".join(here("-m", *line, "seed=0,1").out.split())
-    assert "1 of the finished runs made before the file of reworked.Waves changed" in swept
+    assert "the file of reworked.Waves changed since some runs were finished" in swept
     assert here(*line, "force=true").status == 0
     assert "changed" not in here(*line).out
 

@@ -111,6 +111,8 @@ def composing(config_dir: str | None) -> Iterator["Composer"]:
     try:
         with hydra.initialize_config_module("pe_lab.conf", job_name="pe-lab", version_base="1.3"):
             yield Composer(folder)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"a yaml in {folder} is not text: {error}") from None
     except REFUSED as error:
         raise UsageError(reason(error)) from None
     finally:

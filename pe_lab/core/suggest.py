@@ -19,7 +19,6 @@ def did_you_mean(wrong: str, choices: Iterable[str]) -> str:
     last = wrong.rpartition(".")[2].lower()
     near = [name for name in names if name.lower() == wrong.lower()]
     near = near or [parts[last]] if last in parts else near
-    near = near or [name for name in names if sorted(name) == sorted(wrong)]
     near = near or difflib.get_close_matches(wrong, names, n=1)
     near = near or [parts[part] for part in difflib.get_close_matches(last, parts, n=1)]
     if len(names) > MOST_LISTED:

@@ -50,7 +50,9 @@ def problem(
     if first["type"] == "literal_error":
         choices = re.findall(r"[\w.+-]+", first["ctx"]["expected"].replace(" or ", " "))
         return f"{assignment} is not allowed: {did_you_mean(str(first['input']), choices)}"
-    return f"{assignment} is not allowed: {first['msg'].replace('Input should', 'it should')}"
+    # Of JSON, in which the values were checked.
+    allowed = first["msg"].replace("an object", "a mapping").replace("valid array", "list")
+    return f"{assignment} is not allowed: {allowed.replace('Input should', 'it should')}"
 
 
 def to_json(values: Any) -> str:
