@@ -64,35 +64,10 @@ def test_an_encoding_from_config_dir_is_a_part(
 ) -> None:
     (tmp_path / "mine" / "pe").mkdir(parents=True)
     (tmp_path / "mine" / "decay_part.py").write_text(DECAY)
-    (tmp_path / "mine" / "pe" / "decay.yaml").write_text(
-        "_target_: decay_part.Decay\nstart: ${train.lr}\n"
-    )
+    (tmp_path / "mine" / "pe" / "decay.yaml").write_text("_target_: decay_part.Decay\nstart: 0.5\n")
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-    words = ["--config-dir", "mine", *tiny("pe=combined", "pe.parts=[decay,rope]", "train.lr=0.5")]
+    words = ["--config-dir", "mine", *tiny("pe=combined", "pe.parts=[decay,rope]")]
     succeeded(here(*words))
     assert parts_of(tmp_path / "runs")[0]["start"] == 0.5
     again = here(*words[:2], *tiny("pe=combined", "pe.parts=[decya]"))
     assert_refused(again, "did you mean decay")
-
-
-@pytest.mark.parametrize(
-    "word", ["pe.parts.0.base=5", "+pe.parts.2=alibi", "pe.parts.1.layers=[0]", "~pe.parts.0"]
-)
-def test_a_part_is_changed_with_the_list(here: Here, word: str) -> None:
-    assert_refused(here(*tiny("pe=combined", word)), "pe.parts=[cope, {pe: rope, KEY: VALUE}]")
-
-
-def test_a_key_named_parts_of_another_encoding_is_left_alone(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine" / "pe").mkdir(parents=True)
-    (tmp_path / "mine" / "parted.py").write_text(
-        "from pe_lab.pe.base import Dims, PositionalEncoding\n\n\n"
-        "class Parted(PositionalEncoding):\n"
-        "    def __init__(self, dims: Dims, parts: list[int]) -> None:\n"
-        "        super().__init__()\n"
-    )
-    (tmp_path / "mine" / "pe" / "parted.yaml").write_text("_target_: parted.Parted\nparts: [1]\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-    succeeded(here("--config-dir", "mine", "-m", *tiny("pe=parted", "pe.parts=[1,2],[3]")))
-    assert "parts=[1, 2]" in here("results").out

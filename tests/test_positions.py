@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numbers_task import Numbers
-from program import Here, assert_refused, summary, the_run, tiny
+from program import Here, summary, the_run, tiny
 from scipy.stats import chisquare, kstest
 
 from pe_lab.core.rng import generator
@@ -259,8 +259,3 @@ def test_a_run_with_ids_to_the_end(here: Here, tmp_path: Path, source: str) -> N
         source, "needs increasing positions"
     )
     assert reason in refused.out + refused.err
-    outcome = here("generate", f"run={folder}", "prompt=123=", "tokens=3", *trust)
-    if source != "coupled":
-        assert outcome.status == 0, outcome.err
-    else:
-        assert_refused(outcome, "positions=coupled, which only the task's own sequences have")

@@ -131,7 +131,7 @@ class Evaluator:
         """The teacher-forced answers to every scored position of a split, or of its first ``n``
         sequences."""
         data, task = self.sets[split], self.plan.task.split(split)
-        positions = fixed_positions(self.plan.positions, split, data)
+        positions = fixed_positions(self.plan.positions, split, data)[:n]
         data = data.take(slice(0, n))
         wrong, losses = [], []
         for part, pos, autocast in self._chunks(data, positions):
