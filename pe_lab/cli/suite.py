@@ -74,7 +74,7 @@ def show(words: Sequence[str]) -> None:
     suite = load_suite(names[0], folder)
     own = [] if folder is None else [path.stem for path in folder.glob("pe/*.yaml")]
     entries = [suite.split(name)[0] for name in options.pe or ()]
-    check_known("pe={}", entries, [*suite.entries, *own, *choices("pe")])
+    check_known("pe={}", entries, {*suite.entries, *own, *choices("pe")})
     named = (options.tasks, options.pe, options.columns, options.phases, options.part)
     steps = select_steps(suite, *(values or () for values in named))
     known = Known(suite, read_own(suite, options.runs_dir, folder), use_shipped=options.shipped)

@@ -3,6 +3,7 @@
 A run is known by its task, entry, phase, learning rate and seed. Shipped results count as done.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -197,8 +198,9 @@ class Known:
         """Return what a run takes: by runs of the entry on the task, else as rope or the suite's
         pilot, with the cost of the column."""
         steps, of_task = self.suite.steps(task, entry), self.suite.tasks[task]
+        # Of rope the faster one counts: runs that ship shared their machine.
         pilot = (of_task.seconds or 0.0) / of_task.steps
-        rope = self._seconds.get((task, BASELINE), pilot)
+        rope = min(self._seconds.get((task, BASELINE), pilot), pilot or math.inf)
         times = self.suite.columns[self.suite.split(entry)[1]].cost
         return steps * self._seconds.get((task, entry), times * rope)
 
