@@ -6,6 +6,7 @@ Each takes the encoding's section and the sizes of the tiny model that differ (`
 """
 
 import inspect
+from itertools import product
 from typing import Any
 
 import torch
@@ -180,8 +181,11 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
     for name, parameter in named.items():
         gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
         require(gradient > 1e-8, f"{name} has no gradient ({gradient:.1g}): it trains nothing")
-        for axis in (a for a, n in enumerate(parameter.shape) if n == dims(**sizes).n_heads):
-            of_each = parameter.grad.abs().movedim(axis, 0).flatten(1).amax(1)
+        heads = dims(**sizes).n_heads
+        for axis in (a for a, n in enumerate(parameter.shape) if n == heads):
+            of_each = (
+                parameter.grad.abs().movedim(axis, 0).reshape(parameter.shape[axis], -1).amax(1)
+            )
             require(of_each.min() > 1e-8, f"{name} has no gradient at one of its heads")
         least = min(least, gradient)
     return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
@@ -277,36 +281,34 @@ def every_key(section: Section, **sizes: Any) -> str:
 
 
 def key_changes(section: Section, key: str, **sizes: Any) -> list[str]:
-    """The other values of a key that are accepted; each changes something.
+    """The other values of a key that are accepted; each changes something, perhaps beside another
+    choice of one other key.
 
     Raises:
         ContractError: one changes nothing.
     """
+    idle = ""
     for base_section in beside(section, key, **sizes):
-        # Beside another choice only where it is refused without one.
         values = {shown(v): {**base_section, key: v} for v in other_values(base_section, key)}
         allowed = {k: v for k, v in values.items() if accepted(v, dims(**sizes))}
-        if allowed:
-            break
-    else:
-        return []
-    base = model(base_section, **sizes)
-    for value, changed in allowed.items():
-        other = model(changed, **sizes)
-        # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
-        longest = min(reach(built.encodings) for built in (base, other))
-        read = [(tokens(2, n), sequential(n)) for n in (longest, min(TRAIN_LEN, longest))]
-        # There is no dropout: what differs in training or in evaluation is the key's doing.
-        require(
-            parameters(other) != parameters(base)
-            or any(
-                largest(other.train(training)(*r) - base.train(training)(*r)) > 1e-9
-                for training in (True, False)
-                for r in read
-            ),
-            f"{key}={value} computes the same as {key}={shown(section[key])}",
-        )
-    return list(allowed)
+        same = [k for k, v in allowed.items() if not _differs(base_section, v, **sizes)]
+        if allowed and not same:
+            return list(allowed)
+        idle = idle or ", ".join(same)
+    require(not idle, f"{key}={idle} computes the same as {key}={shown(section[key])}")
+    return []
+
+
+def _differs(one: Section, other: Section, **sizes: Any) -> bool:
+    """Whether two choices compute different states, or have other numbers of parameters."""
+    models = [model(section, **sizes) for section in (one, other)]
+    # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
+    longest = min(reach(built.encodings) for built in models)
+    for n, training in product((longest, min(TRAIN_LEN, longest)), (True, False)):
+        states = [built.train(training)(tokens(2, n), sequential(n)) for built in models]
+        if largest(states[0] - states[1]) > 1e-9:
+            return True
+    return parameters(models[0]) != parameters(models[1])
 
 
 def cached(section: Section, **sizes: Any) -> str:

@@ -106,18 +106,18 @@ def _changed_and_size(folder: Path) -> tuple[float, int]:
     return changed or folder.stat().st_mtime, size
 
 
+def _scaled(value: float, units: dict[str, float], digits: int) -> str:
+    """Write a number in the largest unit that it reaches."""
+    unit = next((unit for unit, size in units.items() if value >= size), [*units][-1])
+    return f"{value / units[unit]:.{digits}f} {unit}"
+
+
 def _age(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+    return _scaled(seconds, {"d": 86400, "h": 3600, "min": 60, "s": 1}, 0)
 
 
 def _size(count: float) -> str:
-    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count:.0f} B"
+    return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3}, 1)
 
 
 FORMATS: dict[str, Format] = {
