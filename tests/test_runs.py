@@ -94,7 +94,7 @@ def test_train_fast_makes_another_run(here: Here, tmp_path: Path) -> None:
 def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``tests.chaos seed=77 case=faults-5``: a quota, and SIGTERM at the next start before
+    """A quota, and SIGTERM at the next start before
     the run has begun, leave status.json at running; nobody is said to be at it, and it goes on."""
     words = tiny("train.steps=2", "train.warmup=0")
 

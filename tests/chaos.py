@@ -1,0 +1,95 @@
+"""``make test-chaos``: commands killed at random moments end with the undisturbed numbers.
+
+    python -m tests.chaos [minutes=10] [seed=N]
+
+A single run, a sweep or an evaluation is killed up to eight times in a row, then finished. A
+violation is a traceback, another number, a run that cannot be continued or a file left over.
+"""
+
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from program import rows, start, summary, tiny
+
+MOST_KILLS = 8
+SMALL = ("train.steps=30", "train.checkpoint_every=4", "tracker=none", "threads=1")
+COMMANDS = {
+    "dropout": tiny(*SMALL, "pe=cope", "model.dropout=0.1"),
+    "positions": tiny(*SMALL, "pe=rope", "positions=randomized", "positions.max=64"),
+    "stopping early": tiny(*SMALL, "pe=learned", "train.stop_below=0.01", "train.patience=1"),
+    "sweep": ["-m", *tiny(*SMALL, "pe=none,rope", "train.log_every=3")],
+}
+
+
+def numbers(cwd: Path) -> dict[str, Any]:
+    """Rows and summary of every run, and what was evaluated of it without times."""
+    found: dict[str, Any] = {}
+    for folder in sorted(cwd.glob("runs/*/*/seed*")):
+        record = folder / "evaluations.jsonl"
+        lines = record.read_text().splitlines()[:-1] if record.exists() else []
+        measured = [line.partition('"seconds"')[0] for line in lines]
+        found[folder.name] = rows(folder), summary(folder), measured
+    return found
+
+
+def finish(words: list[str], cwd: Path) -> float:
+    """Run a command to its end, and evaluate its runs; the seconds it took."""
+    began = time.monotonic()
+    for line in (words, ["eval", "run=runs", "lengths=8,16"]):
+        ended = start(*line, cwd=cwd)
+        assert ended.status == 0, ended.stderr
+    return time.monotonic() - began
+
+
+def kill(words: list[str], cwd: Path, after: float) -> None:
+    """Start a command, or the evaluation of a finished one, and kill it."""
+    finished = any(cwd.glob("runs/*/*/seed*/summary.json"))
+    running = start(*(["eval", "run=runs", "lengths=8,16"] if finished else words), cwd=cwd)
+    time.sleep(after)
+    with suppress(ProcessLookupError):
+        running.send(signal.SIGKILL)
+    assert running.status in (0, 1, -signal.SIGKILL)
+    assert "Traceback" not in running.stderr, running.stderr
+
+
+def campaign(minutes: float, seed: int, place: Path) -> tuple[int, int]:
+    """How many commands were disturbed, and how often they were killed."""
+    rng, kills, cases = random.Random(seed), 0, 0
+    undisturbed: dict[str, tuple[float, dict[str, Any]]] = {}
+    until = time.monotonic() + 60 * minutes
+    while time.monotonic() < until or not cases:
+        name = rng.choice([*COMMANDS])
+        if name not in undisturbed:
+            whole = place / name
+            whole.mkdir(parents=True)
+            undisturbed[name] = finish(COMMANDS[name], whole), numbers(whole)
+        seconds, expected = undisturbed[name]
+        cwd = place / "disturbed"
+        shutil.rmtree(cwd, ignore_errors=True)
+        cwd.mkdir()
+        for _ in range(rng.randint(1, MOST_KILLS)):
+            kill(COMMANDS[name], cwd, rng.uniform(0, seconds))
+            kills += 1
+        finish(COMMANDS[name], cwd)
+        assert numbers(cwd) == expected, name
+        assert not list(cwd.glob("runs/*/*/seed*/.*.part")), name
+        cases += 1
+    return cases, kills
+
+
+if __name__ == "__main__":
+    given = dict(word.split("=") for word in sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        seed = int(given.get("seed", random.randrange(10**6)))
+        print(f"seed={seed}")
+        done = campaign(float(given.get("minutes", 10)), seed, Path(folder))
+    print(f"{done[0]} commands, {done[1]} kills, no violation")
