@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
 from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.train import measure
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.encodings import build_encodings
-from pe_lab.train.measure import answer, fixed_positions
+from pe_lab.train.measure import Evaluator
 from pe_lab.train.plan import Plan, plan
 
 Run = Callable[..., Path]
@@ -172,9 +170,7 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     had = trained.model.state_dict()
     model.load_state_dict({name: had[name] for name in model.state_dict()})
     data = evaluation_set(bare.task, "sparse", 32)
-    positions = fixed_positions(bare.positions, "sparse", data)
-    task = bare.task.split("sparse")
-    direct = answer(model, task, data, positions, batch_tokens=2048, autocast=nullcontext)
+    direct = Evaluator(bare, model, {"sparse": data}).answers("sparse")
     assert errors(frame, "none") == [pytest.approx(direct.measured()["loss"], abs=1e-9)]
     assert len({*frame["loss"]}) == 3
     # A table of 63 positions of width 16.
@@ -293,13 +289,15 @@ def out_of_memory_beyond(
     """Make measuring more than this many tokens at once fail; returns the sizes tried."""
     tried = []
 
-    def limited(*args: Any, batch_tokens: int, **options: Any) -> Any:
-        tried.append(batch_tokens)
-        if batch_tokens > tokens:
-            raise error
-        return answer(*args, batch_tokens=batch_tokens, **options)
+    answers = Evaluator.answers
 
-    monkeypatch.setattr(measure, "answer", limited)
+    def limited(evaluator: Evaluator, split: str) -> Any:
+        tried.append(evaluator.batch_tokens)
+        if evaluator.batch_tokens > tokens:
+            raise error
+        return answers(evaluator, split)
+
+    monkeypatch.setattr(Evaluator, "answers", limited)
     return tried
 
 
@@ -375,7 +373,7 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
     def none(*args: object, **kwargs: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(measure, "answer", none)
+    monkeypatch.setattr(Evaluator, "answers", none)
     same = evaluate([path], ["pi"], lengths=[16, 32])
     assert same["earlier"].all()
     assert same.drop("earlier").equals(first.drop("earlier"))

@@ -7,7 +7,7 @@ A closed group has a dataclass here. An open group (``task``, ``pe``, ``position
 draws the batches, their order, dropout and positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -207,7 +207,7 @@ def _cores(threads: Any = 1) -> int:
     return max(1, int(cpu_count()) // cpus(threads))
 
 
-RESOLVERS = {
+RESOLVERS: dict[str, Callable[..., Any]] = {
     "mul": lambda a, b: int(a * b) if _is_number(a) else a,
     "add": lambda a, b: int(a + b) if _is_number(a) else a,
     "cores": _cores,

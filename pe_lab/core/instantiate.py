@@ -110,6 +110,7 @@ def _schema(target: Any, leading: int) -> tuple[TypeAdapter[dict[str, Any]], lis
             hint = hints.get(parameter.name, Any)
             required = parameter.default is inspect.Parameter.empty
             keys[parameter.name] = hint if required else NotRequired[hint]
-    schema: Any = TypedDict(target.__name__, keys)  # type: ignore[operator]
+    make: Any = TypedDict
+    schema = make(target.__name__, keys)
     schema.__pydantic_config__ = CLOSED
     return TypeAdapter(schema), list(keys)
