@@ -64,7 +64,7 @@ test-peers: $(PEERS) ## encodings and models against code by others and in trans
 	$(BIN)/python -m pytest tests/test_hf.py tests/test_linear_recurrent.py -m "extended or not extended"
 	PEERS=required $(BIN)/python -m pytest tests/test_outside.py -m extended
 
-test-chaos: $(STAMP) ## kills and failing disks at random moments; CHAOS=minutes (10)
+test-chaos: $(STAMP) ## kills at random moments; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
 
 planted: $(STAMP) ## whether pe-lab why finds causes planted in trained models, half an hour
