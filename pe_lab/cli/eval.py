@@ -24,8 +24,6 @@ halved. pe-lab results evaluations=true and pe-lab report show all that is recor
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -34,8 +32,8 @@ import polars as pl
 from pydantic import Field, PositiveInt
 
 from pe_lab.cli.run_argument import split_finished
-from pe_lab.core.console import logger
-from pe_lab.core.errors import Interrupted, PeLabError, RunError, UsageError, writing
+from pe_lab.core.console import busy
+from pe_lab.core.errors import PeLabError, RunError, UsageError, writing
 from pe_lab.core.files import write_new_file
 from pe_lab.core.options import (
     AtLeastOne,
@@ -48,7 +46,6 @@ from pe_lab.core.options import (
 from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.results.tables import Spread
 
-LINE_INTERVAL_S = 30.0
 FILES = (".csv", ".svg", ".png", ".pdf")
 
 
@@ -95,9 +92,8 @@ def show(words: Sequence[str]) -> None:
 
     metric = options.metric
     check_metric(metric, options.generate)
-    progress = Progress()
     left_out: list[PeLabError] = []
-    try:
+    with busy("evaluating"):
         evaluated = evaluate(
             paths,
             [] if options.pe is None else [options.pe],
@@ -110,16 +106,8 @@ def show(words: Sequence[str]) -> None:
             device=options.device,
             threads=options.threads,
             config_dir=config_dir,
-            progress=progress.show,
             left_out=left_out.append if len(paths) > 1 else None,
         )
-    except Interrupted:
-        logger.warning(
-            "stopped by a signal: what was measured is recorded, run the same command to continue"
-        )
-        raise
-    finally:
-        progress.close()
     if len(left_out) == len(paths):
         raise left_out[0]
     across = "split" if options.lengths is None else "length"
@@ -170,24 +158,3 @@ def _write(evaluated: pl.DataFrame, path: Path, metric: str) -> None:
     )
     with writing(path, "another to="):
         write_new_file(path, content)
-
-
-class Progress:
-    """Progress on stderr: one line, updated on a terminal, else a line every LINE_INTERVAL_S."""
-
-    def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-        self.last = time.monotonic()
-        self.shown = False
-
-    def show(self, done: int, of: int) -> None:
-        now = time.monotonic()
-        if of and (self.live or now - self.last >= LINE_INTERVAL_S):
-            self.last, self.shown = now, True
-            line = f"measured {done} of {of}"
-            print(f"\r{line}" if self.live else line, end="" if self.live else "\n",
-                  file=sys.stderr, flush=True)  # fmt: skip
-
-    def close(self) -> None:
-        if self.live and self.shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -16,14 +16,12 @@ controls and the rule of the verdict.
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 
-from pe_lab.cli.eval import Progress
 from pe_lab.cli.run_argument import split_finished
-from pe_lab.core.console import console, percent
+from pe_lab.core.console import busy, console, percent
 from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Flag, parse, without_config_dir
@@ -123,15 +121,14 @@ def diagnose_runs(
     runs = runs_of(paths)
     names, worst = named(runs).labels, _worst_splits(runs)
     diagnoses: list[Diagnosed] = []
-    progress = Progress()
-    with stop_on_signal(), closing(progress):
-        for done, row in enumerate(runs.iter_rows(named=True)):
-            progress.show(done, len(paths))
+    with stop_on_signal():
+        for done, row in enumerate(runs.iter_rows(named=True), 1):
             if (stop := stopping()) is not None:
                 raise stop
             path, setting = Path(row["path"]), row["setting"] or ""
             try:
-                one = recorded(path, split or worst.get(setting), force=force)
+                with busy(f"diagnosing {done} of {len(paths)}"):
+                    one = recorded(path, split or worst.get(setting), force=force)
             except PeLabError as error:
                 if left_out is None:
                     raise

@@ -80,7 +80,6 @@ def evaluate(
     device: str = "auto",
     threads: int = 1,
     config_dir: str | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
     left_out: Callable[[PeLabError], None] | None = None,
 ) -> pl.DataFrame:
     """Measure each run with each encoding, the trained one first, on each split at each length.
@@ -102,7 +101,6 @@ def evaluate(
         force: repeat measurements that are recorded.
         config_dir: a folder with yamls of further encodings, and of those that the runs were
             trained with if they are not of pe_lab.
-        progress: called with the number of cells measured and their total.
         left_out: called with the error of each run that cannot be loaded; None: it is raised, and
             nothing is measured.
 
@@ -149,12 +147,10 @@ def evaluate(
     data = {n: drawn.of(table[n].plan, table[n].target) for n in remaining}
     with stop_on_signal():
         measurer = CellMeasurer(device, threads)
-        for done, n in enumerate(remaining):
-            progress(done, len(remaining))
+        for n in remaining:
             cell = table[n]
             facts = measurer.measure(cell, data[n], drawn.reference(cell.plan))
             rows[n] = records[cell.path].add(cell.measurement, facts)
-        progress(len(remaining), len(remaining))
     return _frame(table, rows, earlier, generate)
 
 
