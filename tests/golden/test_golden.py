@@ -13,7 +13,6 @@ from typing import Any
 import make
 import pytest
 
-PROGRAM = str(Path(sys.executable).with_name("pe-lab"))
 NUMBERS = json.loads(make.NUMBERS.read_text())
 QUICK_RUNS = ("flipflop combined", "flipflop learned", "selective_copy rope")
 QUICK_TABLES = ("suite", "findings")
@@ -41,16 +40,16 @@ def assert_same_run(new: dict[str, Any], old: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", in_parts(list(make.RUNS), QUICK_RUNS))
 def test_a_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
-    new = make.train(PROGRAM, name, tmp_path)
+    new = make.train("", name, tmp_path)
     assert_same_run(new, NUMBERS["runs"][name])
     if name in make.DIAGNOSED:
-        assert_same(make.diagnose(PROGRAM, tmp_path), NUMBERS["diagnoses"][name], 1e-4)
+        assert_same(make.diagnose("", tmp_path), NUMBERS["diagnoses"][name], 1e-4)
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", ["flipflop cope", "selective_copy learned", "rope dropout"])
 def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
-    process = subprocess.Popen([PROGRAM, *make.arguments_of(name, tmp_path)])
+    process = subprocess.Popen([sys.executable, "-m", "pe_lab", *make.arguments_of(name, tmp_path)])
     while not any(
         file.read_text().count("\n") >= 6 for file in tmp_path.glob("*/*/*/metrics.jsonl")
     ):
@@ -59,11 +58,11 @@ def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert not list(tmp_path.glob("*/*/*/summary.json"))
-    assert_same_run(make.train(PROGRAM, name, tmp_path), NUMBERS["runs"][name])
+    assert_same_run(make.train("", name, tmp_path), NUMBERS["runs"][name])
 
 
 @pytest.mark.parametrize("name", in_parts(list(make.TABLES), QUICK_TABLES))
 def test_a_table_is_as_in_v02(name: str) -> None:
     old = make.stored_table(name)
     kept = {key: {c: v for c, v in row.items() if c not in GONE} for key, row in old.items()}
-    assert_same(make.read_table(name, make.print_table(PROGRAM, name)), kept, 1e-9)
+    assert_same(make.read_table(name, make.print_table("", name)), kept, 1e-9)
