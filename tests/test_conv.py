@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from docs import facts
 from pe_lab.check import models
 from pe_lab.check.base import in_pieces, loss, sequential
+from pe_lab.check.models import CHECKS as OF_A_MODEL
 from pe_lab.check.models import LENGTH, PLACE, tokens
-from pe_lab.check.suite import OF_A_MODEL
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.conv import AttentionConvKeys, CausalConv

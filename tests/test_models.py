@@ -24,8 +24,8 @@ from pe_lab.check.base import (
     sequential,
 )
 from pe_lab.check.encodings import cache_gap
+from pe_lab.check.models import CHECKS as OF_A_MODEL
 from pe_lab.check.models import LENGTH, MAX_LEN, PLACE, VOCAB, tokens
-from pe_lab.check.suite import OF_A_MODEL
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import Config
 from pe_lab.core.errors import UsageError

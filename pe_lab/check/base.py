@@ -7,12 +7,10 @@ Numbers are of torch's default type: ``exact`` makes that float64, so that agree
 formulas, not of rounding.
 """
 
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
-from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -21,27 +19,25 @@ from hydra.utils import get_object
 from torch import Tensor, nn
 
 from pe_lab.config.compose import fill_parts
-from pe_lab.core.errors import UsageError, sentence
+from pe_lab.core.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
 from pe_lab.train.kernels import use_kernels
-
-State = Literal["pass", "fail", "not claimed"]
 
 
 class ContractError(AssertionError):
     """The contract is broken; the message is one sentence."""
 
 
+class NotClaimedError(Exception):
+    """A point does not apply; the message says why."""
+
+
 def require(true: bool | Tensor, otherwise: str) -> None:
     """ContractError with a sentence, unless something is true."""
     if not true:
         raise ContractError(otherwise)
-
-
-class NotClaimedError(Exception):
-    """A point does not apply; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class Outcome:
     """
 
     name: str
-    state: State
+    state: Literal["pass", "fail", "not claimed"]
     sentence: str
 
 
@@ -64,18 +60,17 @@ def outcome(name: str, check: Callable[[], str]) -> Outcome:
         return Outcome(name, "pass", check())
     except NotClaimedError as error:
         return Outcome(name, "not claimed", str(error))
+    except (ContractError, UsageError) as error:
+        return Outcome(name, "fail", str(error))
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        is_finding = isinstance(error, (ContractError, UsageError))
-        at = "" if is_finding else f" ({Path(where.filename).name}, line {where.lineno})"
-        return Outcome(name, "fail", f"{error if is_finding else sentence(error)}{at}")
+        first_line = str(error).partition("\n")[0]
+        return Outcome(name, "fail", f"{type(error).__name__}: {first_line}")
 
 
 Section = dict[str, Any]
 """The keys of an encoding, a task or a model, with its ``_target_``."""
 TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
 NONE: Section = {"_target_": "pe_lab.pe.none.NoPE"}
-ROPE: Section = {"_target_": "pe_lab.pe.rope.RoPE", "base": 10000, "pairing": "interleaved"}
 
 
 @contextmanager
@@ -142,10 +137,10 @@ def model(
     return built
 
 
+@torch.no_grad()
 def move_parameters(module: nn.Module) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.5)
+    for parameter in module.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.5)
 
 
 def reach(encodings: list[PositionalEncoding]) -> int:
@@ -175,6 +170,29 @@ def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
     return torch.cat([built(seen[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
 
 
+def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> float:
+    """The largest difference between decoding in these pieces and the whole pass.
+
+    Raises:
+        ContractError: it is more than rounding.
+    """
+    with torch.inference_mode():
+        steps, whole = in_pieces(built, seen, pos, *pieces), built(seen, pos)
+    return agree(
+        steps,
+        whole,
+        1e-10,
+        "decoding with a key cache (read pos_q and pos_k as passed) changes states",
+    )
+
+
+def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
+    """The same tokens up to the place t, other ones after it."""
+    changed = seen.clone()
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
+    return changed
+
+
 def loss(hidden: Tensor) -> Tensor:
     """A number that depends on all hidden states; their sum is constant after the last norm."""
     weight = torch.linspace(-1, 1, hidden.shape[-1]).to(hidden)
@@ -195,7 +213,7 @@ def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float
     """The largest difference of two tensors.
 
     Raises:
-        ContractError: it is beyond ``tolerance (1 + |other|)``; ``otherwise`` begins its sentence.
+        ContractError: one is beyond ``tolerance (1 + |other|)``.
     """
     gap = largest(one - other)
     close = torch.allclose(one, other, rtol=tolerance, atol=tolerance)
@@ -203,19 +221,12 @@ def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float
     return gap
 
 
-def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
-    """The same tokens up to the place t, other ones after it."""
-    changed = seen.clone()
-    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
-    return changed
-
-
 def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
     """A model with another's ``state_dict`` computes the same."""
     other.load_state_dict(built.state_dict())
     gap = largest(other(*inputs) - built(*inputs))
-    require(gap == 0, f"a model with this one's state_dict differs by {gap:.1e}: what is drawn "
-            "when it is built must be a parameter or a persistent buffer")  # fmt: skip
+    what = "what is drawn when a model is built must be a parameter or a persistent buffer"
+    require(gap == 0, f"a model with this one's state_dict differs by {gap:.1e}: {what}")
     return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
 
 
@@ -230,7 +241,8 @@ def fast_equals_plain(
     worst = 0.0
     for pos, training in product(places, (True, False)):
         outs = [built.train(training)(seen, pos) for built in (fast, plain)]
-        worst = max(worst, agree(*outs, 1e-12 * loose, "the kernels change states"))
+        gap = agree(outs[0], outs[1], 1e-12 * loose, "the kernels change states")
+        worst = max(worst, gap)
         grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
         for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
             agree(one, other, 1e-10 * loose, f"the kernels change the gradient of {name}")
@@ -258,10 +270,8 @@ def other_values(section: Section, key: str) -> list[Any]:
         if literals:
             return [choice for literal in literals for choice in get_args(literal)]
         if bool in get_args(hint):
-            # logn_clip, where null is false unless logn=test.
-            return [True]
-        # A wide layer with moved parameters makes logits of hundreds, and one unit in the last
-        # place of its weights (TAPE's) moves gradients by 4e-11. So does a large temperature.
+            return [True]  # logn_clip, where null is false unless logn=test
+        # Rounding of large logits would be taken for a fault.
         return [{"width": 5, "heads": 2, "attention_factor": 2}.get(key, MAX_LEN + 5)]
     if key == "base" and value >= 1000:
         # Of frequencies, so that few features have several within the trained length (FoPE).
@@ -285,21 +295,6 @@ def accepted(section: Section, sizes: Dims) -> bool:
     return True
 
 
-def choices(section: Section, **sizes: Any) -> dict[str, Section]:
-    """The section as it is, and with each other choice of one key that is not a number.
-
-    The names are those of the command line: ``""``, ``pairing=half``, ..
-    """
-    found = {"": section}
-    for key, value in section.items():
-        if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-            continue
-        for other in other_values(section, key):
-            if accepted(changed := {**section, key: other}, dims(**sizes)):
-                found[f"{key}={shown(other)}"] = changed
-    return found
-
-
 def shown(value: Any) -> str:
     """A value as part of a name: ``true``, ``half``, ``learned+t5``."""
     if isinstance(value, list):
@@ -307,16 +302,7 @@ def shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
-    """The section as it is, then with one other key changed, in every accepted way."""
-    yield section
-    for other in section.keys() - {key, "_target_"}:
-        for value in other_values(section, other):
-            if accepted(changed := {**section, other: value}, dims(**sizes)):
-                yield changed
-
-
-def tried_values(section: Section, changes: Callable[[str], list[str]]) -> str:
+def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
     """A sentence with the values that were tried of each key.
 
     Args:
@@ -325,15 +311,14 @@ def tried_values(section: Section, changes: Callable[[str], list[str]]) -> str:
     Raises:
         NotClaimedError: of no key is there another value to try.
     """
-    values = {key: "|".join(changes(key)) for key in section if key != "_target_"}
-    untried = ", ".join(key for key, of in values.items() if not of)
-    if not any(values.values()):
-        raise NotClaimedError(
-            f"no other value to try of {untried}" if untried else "it has no keys"
-        )
-    done = ", ".join(f"{key}={of}" for key, of in values.items() if of)
-    return f"tried {done}" + (f"; no other value to try of {untried}" if untried else "")
+    values = {key: changes(key) for key in section if key != "_target_"}
+    done = [f"{key}={'|'.join(each)}" for key, each in values.items() if each]
+    untried = [key for key, each in values.items() if not each]
+    left = [f"no other value to try of {', '.join(untried)}"] if untried else []
+    if not done:
+        raise NotClaimedError(left[0] if left else "it has no keys")
+    return "; ".join([f"tried {', '.join(done)}", *left])
 
 
-def parameters(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())

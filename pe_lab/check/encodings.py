@@ -1,36 +1,34 @@
-"""The contract of an encoding: one function for each point. A key cache and the kernels equal the
-plain pass.
+"""The contract of an encoding: one function for each point.
 
 Each takes the encoding's section and the sizes of the tiny model that differ (``d_model``,
 ``n_heads``, ..), and is called in the context ``base.exact``.
 """
 
 import inspect
-from itertools import product
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from hydra.utils import get_object
-from torch import Tensor, nn
+from torch import nn
 
 from pe_lab.check import base
 from pe_lab.check.base import (
-    NONE,
+    MAX_LEN,
     TRAIN_LEN,
     ContractError,
     NotClaimedError,
     Section,
     accepted,
     agree,
-    beside,
+    cache_gap,
     change_after,
+    count_parameters,
     dims,
-    in_pieces,
     largest,
     loss,
     model,
     other_values,
-    parameters,
     reach,
     require,
     restored,
@@ -38,18 +36,30 @@ from pe_lab.check.base import (
     sequential,
     shown,
     tokens,
-    tried_values,
+    tried,
 )
 from pe_lab.models.transformer import Transformer
-from pe_lab.train.encodings import build_encodings
 
-SHIFT, LONG, STEP = 7, 130, 1e-6
-"""What is added to positions, a length at which kernels need several blocks, and the step of finite
-differences."""
+SHIFT = 7
+LONG = 130
+"""A length at which sums are long and kernels need several blocks."""
+STEPS = (1e-4, 1e-6)
+"""Steps of finite differences: a large one for float32 code, a small one near kinks."""
 
 
 def encoding_parameters(built: Transformer) -> dict[str, nn.Parameter]:
     return {name: p for name, p in built.named_parameters() if ".encoding." in name}
+
+
+def same_keys(section: Section) -> str:
+    """The yaml sets each key that the class takes, and no other."""
+    arguments = list(inspect.signature(get_object(section["_target_"])).parameters)[1:]
+    keys = [key for key in section if key != "_target_"]
+    if unset := [key for key in arguments if key not in keys]:
+        raise ContractError(f"the yaml does not set {', '.join(unset)}, so no run records them")
+    if unknown := [key for key in keys if key not in arguments]:
+        raise ContractError(f"the class takes no {', '.join(unknown)}")
+    return f"both have {', '.join(keys)}" if keys else "it has no keys"
 
 
 def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
@@ -64,158 +74,105 @@ def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
         length = min([length, *(e.max_len for e in built.encodings if e.max_len is not None)])
         seen, pos = tokens(2, length), sequential(length)
         hidden = built(seen, pos)
-        expected, kind = (2, length, dims(**sizes).d_model), torch.get_default_dtype()
-        require(
-            hidden.shape == expected and hidden.dtype == kind,
-            f"hidden states are {tuple(hidden.shape)} {hidden.dtype}, not {expected} {kind}: keep "
-            "the shape and the type of the input",
-        )
         for t in (0, 1, length // 2, length - 2) if length == TRAIN_LEN else (length // 2,):
             again = built(change_after(seen, t), pos)
             worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
             require(
                 worst <= atol,
-                f"in a sequence of {length} tokens the states of tokens 0 to {t} change by "
-                f"{worst:.1e} where only tokens after {t} were changed: the mask comes after bias "
-                "and logits, but gates, sums and convolutions must not read later keys",
+                f"states of tokens 0 to {t} change by {worst:.1e} where only tokens after {t} were "
+                "changed: the mask comes after bias and logits, but gates, sums and convolutions "
+                "must not read later keys",
             )
-            require(
-                not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :]),
-                f"no state after token {t} changes where the tokens after {t} do",
-            )
+            reads = not torch.equal(again[:, t + 1 :], hidden[:, t + 1 :])
+            require(reads, f"no state after token {t} changes where the tokens after {t} do")
     return f"where later tokens of {length} are changed, states differ by {worst:.1g}"
 
 
-def same_twice(section: Section, **sizes: Any) -> str:
-    """Two passes with one input are equal in training: an encoding draws no random numbers."""
-    built, seen, pos = model(section, **sizes).train(), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    gap = largest(built(seen, pos) - built(seen, pos))
-    require(gap == 0, f"two passes with one input differ by {gap:.1e}: an encoding draws nothing "
-            "itself, model.dropout drops attention weights")  # fmt: skip
-    return "two passes in training are equal"
-
-
-def bias_fits(section: Section, **sizes: Any) -> str:
-    """``bias`` expands to (B, H, T, S) and is finite; one marked ``by_distance`` is."""
-    built = model(section, **sizes)
-    biased = [e for e in dict.fromkeys(built.encodings) if "bias" in e.hooks()]
-    if not biased:
-        raise NotClaimedError("it has no bias")
-    for encoding in biased:
-        limit, heads = reach([encoding]), dims(**sizes).n_heads
-        for pos in (sequential(limit), scattered(2, min(TRAIN_LEN, limit), limit)):
-            bias, n = encoding.bias(pos, pos), pos.shape[1]
-            assert bias is not None
-            bias = bias.expand(len(pos), heads, n, n)
-            require(bias.isfinite().all(), "bias is not finite: use a large negative number")
-            distance = pos[:, :, None] - pos[:, None]
-            for at in distance.unique() if encoding.bias_by_distance else ():
-                values = bias.movedim(1, -1)[distance == at]
-                what = "bias is marked by_distance, but at one distance differs"
-                agree(values, values[:1].expand_as(values), 1e-6, what)
-    return "bias finite, of the right shape"
-
-
-def finite_far_out(section: Section, **sizes: Any) -> str:
-    """States are finite at four times the trained length, and at scattered positions."""
+def finite(section: Section, **sizes: Any) -> str:
+    """States have the input's shape and type and are finite, for one token, odd lengths, one head,
+    at four times the trained length and at scattered positions."""
     built = model(section, **sizes)
     n = reach(built.encodings)
-    for what, pos in (("0, 1, ..", sequential(n)), ("scattered", scattered(3, min(n, 12), n))):
-        hidden = built(tokens(3, pos.shape[1]), pos)
-        require(hidden.isfinite().all(), f"not finite at positions {what}, {n} of them")
-    return f"trained for {TRAIN_LEN} tokens, finite at {n} positions"
+    cases = [(built, sequential(1)), (built, sequential(7)), (built, sequential(n))]
+    cases.append((built, scattered(3, min(n, 12), n)))
+    if accepted(section, dims(**{**sizes, "n_heads": 1})):
+        cases.append((model(section, **{**sizes, "n_heads": 1}), sequential(TRAIN_LEN)))
+    for each, pos in cases:
+        hidden = each(tokens(3, pos.shape[1]), pos)
+        shape, dtype = (3, pos.shape[1], dims(**sizes).d_model), torch.get_default_dtype()
+        same = hidden.shape == shape and hidden.dtype == dtype
+        require(same, f"states are {tuple(hidden.shape)} {hidden.dtype}, not {shape} {dtype}")
+        at = f"{pos.shape[1]} tokens, positions up to {int(pos.max())}"
+        require(hidden.isfinite().all(), f"states are not finite: {at}")
+    limited = "" if n == MAX_LEN else ", as many as its max_len allows"
+    return f"trained for {TRAIN_LEN} tokens, finite at {n} positions{limited}"
 
 
 def low_precision(section: Section, **sizes: Any) -> str:
-    """float32 and bfloat16 autocast are near to float64, and gradients are finite."""
-    built, seen, pos = model(section, **sizes), tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    exact, single = built(seen, pos).detach(), model(section, **sizes).float()
+    """float32 is near to float64; states and gradients are finite in bfloat16 autocast."""
+    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    expected, single = model(section, **sizes)(seen, pos), model(section, **sizes).float()
     hidden = single(seen, pos)
     require(hidden.dtype == torch.float32, f"a float32 model computes in {hidden.dtype}")
-    what = "compute in float64 what differs: float32 is off"
-    gap = agree(hidden.double(), exact.double(), 1e-4, what)
+    what = "compute in float64 what differs: float32 changes states"
+    gap = agree(hidden.double(), expected, 1e-4, what)
     with torch.autocast("cpu", torch.bfloat16):
         half = single(seen, pos)
         torch.autograd.backward(loss(half))
-    require(half.isfinite().all(), "not finite in bfloat16 autocast")
+    require(half.isfinite().all(), "states are not finite in bfloat16 autocast")
     for name, parameter in encoding_parameters(single).items():
-        finite = parameter.grad is not None and bool(parameter.grad.isfinite().all())
-        require(finite, f"in bfloat16 the gradient of {name} is missing or not finite")
-    return f"float32 differs from float64 by {gap:.0e}; bfloat16 and its gradients are finite"
-
-
-def derivative(section: Section, **sizes: Any) -> str:
-    """The gradient by each parameter equals finite differences along one direction."""
-    built, draw = model(section, fast=False, **sizes).train(), torch.Generator().manual_seed(5)
-    named = encoding_parameters(built) | {"the tokens": built.tokens.weight}
-    named |= {"queries and keys": built.blocks[0].attention.qkv.weight}
-
-    def value() -> Tensor:
-        return loss(built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)))
-
-    slopes = torch.autograd.grad(value(), list(named.values()), materialize_grads=True)
-    for (name, parameter), gradient in zip(named.items(), slopes, strict=True):
-        direction = STEP * torch.randn(parameter.shape, generator=draw)
-        slope = float((gradient * direction).sum())
-        with torch.no_grad():
-            parameter.add_(direction)
-            ahead = float(value())
-            parameter.sub_(2 * direction)
-            rise = (ahead - float(value())) / 2
-            parameter.add_(direction)
-        close = abs(rise - slope) <= 1e-2 * max(abs(slope), abs(rise)) + 1e-9
-        what = f"the derivative by {name} is {slope:.3g} by backward, {rise:.3g} by differences"
-        require(close, f"{what}: detach() or .data cuts it, or a backward is wrong")
-    return f"derivatives by {len(named)} tensors are those of finite differences"
+        good = parameter.grad is not None and bool(parameter.grad.isfinite().all())
+        require(good, f"in bfloat16 the gradient of {name} is missing or not finite")
+    half_gap = largest(half.double() - expected)
+    return f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast by {half_gap:.0e}"
 
 
 def gradients_reach(section: Section, **sizes: Any) -> str:
-    """Every parameter has a gradient at four times the trained length."""
+    """Every parameter, and each head's part of it, has a gradient at four times the trained
+    length."""
     built = model(section, **sizes)
-    named = encoding_parameters(built)
+    named, heads = encoding_parameters(built), dims(**sizes).n_heads
     if not named:
         raise NotClaimedError("it has no parameters")
     n = reach(built.encodings)
     torch.autograd.backward(loss(built(tokens(3, n), sequential(n))))
-    least = float("inf")
     for name, parameter in named.items():
-        gradient = 0.0 if parameter.grad is None else largest(parameter.grad)
-        require(gradient > 1e-8, f"{name} has no gradient ({gradient:.1g}): it trains nothing")
-        heads = dims(**sizes).n_heads
-        for axis in (a for a, n in enumerate(parameter.shape) if n == heads):
-            of_each = (
-                parameter.grad.abs().movedim(axis, 0).reshape(parameter.shape[axis], -1).amax(1)
-            )
-            require(of_each.min() > 1e-8, f"{name} has no gradient at one of its heads")
-        least = min(least, gradient)
-    return f"all {len(named)} tensors of parameters, the smallest gradient {least:.1g}"
+        gradient = torch.zeros(1) if parameter.grad is None else parameter.grad
+        require(largest(gradient) > 1e-8, f"{name} has no gradient: it trains nothing")
+        for axis in (axis for axis, size in enumerate(gradient.shape) if size == heads):
+            by_head = gradient.abs().movedim(axis, 0).reshape(heads, -1).amax(1)
+            require((by_head > 1e-8).all(), f"a head's part of {name} has no gradient")
+    return f"all {len(named)} tensors of parameters have one"
 
 
-def differs_from_none(section: Section, **sizes: Any) -> str:
-    """The states differ from those without an encoding."""
-    if not any(e.hooks() for e in build_encodings(section, dims(**sizes))):
-        raise NotClaimedError("it overrides no hook")
+def derivative(section: Section, **sizes: Any) -> str:
+    """Gradients equal finite differences, for each parameter of the model by itself."""
+    built, draw = model(section, fast=False, **sizes).train(), torch.Generator().manual_seed(5)
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    gap = largest(model(section, **sizes)(seen, pos) - model(NONE, **sizes)(seen, pos))
-    require(gap > 1e-3, f"it differs from pe=none by {gap:.1g} only")
-    return f"it differs from pe=none by {gap:.2g}"
-
-
-def shifted(section: Section, **sizes: Any) -> str:
-    """``shift_invariant`` is true if and only if shifting all positions changes nothing."""
-    built, seen = model(section, **sizes).eval(), tokens(2, TRAIN_LEN)
-    shift = min(SHIFT, reach(built.encodings) - TRAIN_LEN)
-    if shift < 1:
-        raise NotClaimedError(f"its max_len has no room to shift {TRAIN_LEN} positions")
-    here, there = (built(seen, sequential(TRAIN_LEN, offset=by)) for by in (0, shift))
-    if all(encoding.shift_invariant for encoding in built.encodings):
-        gap = agree(there, here, 1e-10, f"shift_invariant is True, but {shift} added to every "
-                    "position changes states")  # fmt: skip
-        return f"{shift} added to every position changes states by {gap:.0e}"
-    gap = largest(there - here)
-    what = f"{shift} added to every position changes states by {gap:.1e}"
-    require(gap > 1e-3, f"shift_invariant is False, but {what} only: set it to True")
-    raise NotClaimedError(f"absolute: {what}")
+    named = dict(built.named_parameters())
+    backward = torch.autograd.grad(
+        loss(built(seen, pos)), list(named.values()), materialize_grads=True
+    )
+    for (name, parameter), gradient in zip(named.items(), backward, strict=True):
+        direction, start = torch.randn(parameter.shape, generator=draw), parameter.detach().clone()
+        slope, gaps = float((gradient * direction).sum()), {}
+        for step in STEPS:
+            ends = []
+            for end in (step, -step):
+                with torch.no_grad():
+                    parameter.copy_(start + end * direction)
+                    ends.append(float(loss(built(seen, pos))))
+            numeric = (ends[0] - ends[1]) / (2 * step)
+            gaps[abs(numeric - slope)] = numeric
+        with torch.no_grad():
+            parameter.copy_(start)
+        gap, numeric = min(gaps.items())
+        require(
+            gap <= 1e-3 * max(abs(slope), abs(numeric)) + 1e-5,
+            f"the derivative by {name} is {slope:.3g} by backward and {numeric:.3g} by finite "
+            "differences: detach(), no_grad or .data cuts it, or a backward is wrong",
+        )
+    return f"derivatives by {len(named)} tensors are those of finite differences"
 
 
 def reads_positions(section: Section, **sizes: Any) -> str:
@@ -223,13 +180,30 @@ def reads_positions(section: Section, **sizes: Any) -> str:
     built, seen = model(section, **sizes), tokens(2, TRAIN_LEN)
     # Of one shape: other kernels, which round otherwise, may take other shapes.
     places = sequential(TRAIN_LEN).expand(2, -1), scattered(2, TRAIN_LEN, reach(built.encodings))
-    here, there = (built(seen, pos) for pos in places)
-    what = f"positions with gaps change states by {largest(there - here):.1g}"
+    gap = largest(built(seen, places[1]) - built(seen, places[0]))
     if any(encoding.reads_positions for encoding in built.encodings):
-        require(largest(there - here) > 1e-6, f"{what}: use them, or set reads_positions = False")
-        return what
-    require(torch.equal(there, here), f"reads_positions is False, but {what}")
+        remedy = "use the positions passed in, or set reads_positions = False"
+        require(gap > 1e-6, f"positions with gaps change states by {gap:.1g}: {remedy}")
+        return f"positions with gaps change states by {gap:.2g}"
+    require(gap == 0, f"reads_positions is False, but others change states by {gap:.1e}")
     raise NotClaimedError("reads_positions is False, and positions with gaps change nothing")
+
+
+def shifted(section: Section, **sizes: Any) -> str:
+    """``shift_invariant`` is true if and only if shifting all positions changes nothing."""
+    built = model(section, **sizes).eval()
+    seen, shift = tokens(2, TRAIN_LEN), min(SHIFT, reach(built.encodings) - TRAIN_LEN)
+    if shift < 1:
+        raise NotClaimedError(f"its max_len has no room to shift {TRAIN_LEN} positions")
+    places = (sequential(TRAIN_LEN, offset=shift), sequential(TRAIN_LEN))
+    there, here = (built(seen, pos) for pos in places)
+    what = f"{shift} added to every position changes states"
+    if all(encoding.shift_invariant for encoding in built.encodings):
+        gap = agree(there, here, 1e-10, f"shift_invariant is True, but {what}")
+        return f"{what} by {gap:.0e}"
+    gap = largest(there - here)
+    require(gap > 1e-3, f"shift_invariant is False, but {what} by {gap:.1e} only: set it to True")
+    raise NotClaimedError(f"absolute: {what} by {gap:.2g}")
 
 
 def rows_alone(section: Section, **sizes: Any) -> str:
@@ -244,73 +218,6 @@ def rows_alone(section: Section, **sizes: Any) -> str:
     return "three sequences at other positions, together as alone"
 
 
-def small_sizes(section: Section, **sizes: Any) -> str:
-    """It works with one token, odd lengths and one head."""
-    width = dims(**sizes).d_model
-    for batch, length, heads in ((1, 1, {}), (1, 7, {}), (3, 13, {"n_heads": 1})):
-        size = {**sizes, **heads}
-        if heads and not accepted(section, dims(**size)):
-            continue  # A key that names more heads is refused.
-        hidden = model(section, **size)(tokens(batch, length), sequential(length))
-        fits = hidden.shape == (batch, length, width) and bool(hidden.isfinite().all())
-        require(fits, f"{batch} sequences of {length} tokens give {tuple(hidden.shape)}, or "
-                "states that are not finite")  # fmt: skip
-    return "1, 7 and 13 tokens, 1 and more heads"
-
-
-def round_trip(section: Section, **sizes: Any) -> str:
-    """A model with another's ``state_dict`` computes the same."""
-    built, other = model(section, seed=0, **sizes), model(section, seed=1, **sizes)
-    return restored(built, other, tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
-
-
-def same_keys(section: Section) -> str:
-    """The yaml sets each key that the class takes, and no other."""
-    arguments = list(inspect.signature(get_object(section["_target_"])).parameters)[1:]
-    keys = [key for key in section if key != "_target_"]
-    if unset := [key for key in arguments if key not in keys]:
-        raise ContractError(f"the yaml does not set {', '.join(unset)}, so no run records them")
-    if unknown := [key for key in keys if key not in arguments]:
-        raise ContractError(f"the class takes no {', '.join(unknown)}")
-    return f"both have {', '.join(keys)}" if keys else "it has no keys"
-
-
-def every_key(section: Section, **sizes: Any) -> str:
-    """Every key changes what is computed, or the number of parameters."""
-    return tried_values(section, lambda key: key_changes(section, key, **sizes))
-
-
-def key_changes(section: Section, key: str, **sizes: Any) -> list[str]:
-    """The other values of a key that are accepted; each changes something, perhaps beside another
-    choice of one other key.
-
-    Raises:
-        ContractError: one changes nothing.
-    """
-    idle = ""
-    for base_section in beside(section, key, **sizes):
-        values = {shown(v): {**base_section, key: v} for v in other_values(base_section, key)}
-        allowed = {k: v for k, v in values.items() if accepted(v, dims(**sizes))}
-        same = [k for k, v in allowed.items() if not _differs(base_section, v, **sizes)]
-        if allowed and not same:
-            return list(allowed)
-        idle = idle or ", ".join(same)
-    require(not idle, f"{key}={idle} computes the same as {key}={shown(section[key])}")
-    return []
-
-
-def _differs(one: Section, other: Section, **sizes: Any) -> bool:
-    """Whether two choices compute different states, or have other numbers of parameters."""
-    models = [model(section, **sizes) for section in (one, other)]
-    # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
-    longest = min(reach(built.encodings) for built in models)
-    for n, training in product((longest, min(TRAIN_LEN, longest)), (True, False)):
-        states = [built.train(training)(tokens(2, n), sequential(n)) for built in models]
-        if largest(states[0] - states[1]) > 1e-9:
-            return True
-    return parameters(models[0]) != parameters(models[1])
-
-
 def cached(section: Section, **sizes: Any) -> str:
     """Decoding with a key cache equals the whole pass, beyond the trained length.
 
@@ -320,60 +227,15 @@ def cached(section: Section, **sizes: Any) -> str:
     limit = reach(built.encodings)
     n = min(2 * TRAIN_LEN, limit)
     if any(encoding.whole_sequence for encoding in built.encodings):
-        raise NotClaimedError("it reads the whole sequence's length")
+        try:
+            built.empty_cache()
+        except ValueError:
+            raise NotClaimedError("it reads the whole sequence's length") from None
+        raise ContractError("whole_sequence is set, but a key cache is not refused")
     pieces = (TRAIN_LEN - 1, 1, 1, 1, max(1, n - TRAIN_LEN - 4)) if n > TRAIN_LEN + 4 else (1, 1)
-    gaps = [cache_gap(built, tokens(3, n), pos, *pieces)
-            for pos in (sequential(n), scattered(3, n, limit))]  # fmt: skip
-    return f"{n} tokens decoded one by one and in pieces differ by {max(gaps):.0e}"
-
-
-def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> float:
-    """The largest difference between decoding in these pieces and the whole pass.
-
-    Raises:
-        ContractError: it is more than rounding.
-    """
-    with torch.inference_mode():
-        steps, whole = in_pieces(built, seen, pos, *pieces), built(seen, pos)
-    return agree(steps, whole, 1e-10, "decoding with a key cache differs (read pos_q and pos_k as "
-                 "passed: queries are the last of the keys)")  # fmt: skip
-
-
-def any_order(section: Section, **sizes: Any) -> str:
-    """Without distances, positions may fall and repeat: states are finite, do not depend on later
-    positions, and are the same with a key cache."""
-    built = model(section, **sizes).eval()
-    reading = [encoding for encoding in built.encodings if encoding.reads_positions]
-    if not reading or not all(encoding.any_order for encoding in reading):
-        raise NotClaimedError("it reads distances: positions of later tokens are not smaller")
-    seen, limit, half = tokens(3, TRAIN_LEN), reach(built.encodings), TRAIN_LEN // 2
-    pos = torch.randint(0, limit, (3, TRAIN_LEN), generator=torch.Generator().manual_seed(5))
-    later = torch.cat((pos[:, :half], limit - 1 - pos[:, half:]), 1)
-    hidden = built(seen, pos)
-    require(hidden.isfinite().all(), "positions that fall make states not finite")
-    what = "positions of later tokens change earlier states"
-    agree(built(seen, later)[:, :half], hidden[:, :half], 1e-12, what)
-    gap = cache_gap(built, seen, pos, 3)
-    return f"positions that fall and repeat: decoded one by one, states differ by {gap:.0e}"
-
-
-def between_whole(section: Section, **sizes: Any) -> str:
-    """With ``reads_positions = float``, positions may lie between whole numbers: states are finite,
-    differ from those at the whole numbers below, and are the same with the kernels."""
-    built = model(section, fast=False, **sizes).eval()
-    reading = [encoding for encoding in built.encodings if encoding.reads_positions]
-    if not reading or any(e.reads_positions is int for e in reading):
-        raise NotClaimedError("reads_positions is int: positions are whole numbers")
-    seen, stream = tokens(3, TRAIN_LEN), torch.Generator().manual_seed(5)
-    pos = torch.rand(3, TRAIN_LEN, generator=stream, dtype=torch.float32).sort(-1).values
-    pos = pos * (reach(built.encodings) - 1)
-    hidden = built(seen, pos)
-    require(hidden.isfinite().all(), "fractions make states not finite")
-    gap = largest(built(seen, pos.floor().long()) - hidden)
-    require(gap > 1e-6, f"rounding positions down changes states by {gap:.1g}")
-    fast = model(section, **sizes).eval()(seen, pos)
-    agree(fast, hidden, 1e-12, "the kernels change states between whole positions")
-    return f"rounding positions down changes states by {gap:.2g}"
+    places = sequential(n), scattered(3, n, limit)
+    worst = max(cache_gap(built, tokens(3, n), pos, *pieces) for pos in places)
+    return f"{n} tokens decoded one by one and in pieces differ by {worst:.0e}"
 
 
 def fast_equals_plain(section: Section, **sizes: Any) -> str:
@@ -381,3 +243,87 @@ def fast_equals_plain(section: Section, **sizes: Any) -> str:
     fast, plain = (model(section, fast=f, **sizes) for f in (True, False))
     places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, reach(fast.encodings))]
     return base.fast_equals_plain(fast, plain, tokens(2, TRAIN_LEN), places)
+
+
+def round_trip(section: Section, **sizes: Any) -> str:
+    """A model with another's ``state_dict`` computes the same."""
+    built, other = model(section, seed=0, **sizes), model(section, seed=1, **sizes)
+    return restored(built, other, tokens(2, TRAIN_LEN), sequential(TRAIN_LEN))
+
+
+def choices(section: Section, **sizes: Any) -> dict[str, Section]:
+    """The section as it is, and with each other choice of one key that is not a number.
+
+    The names are those of the command line: ``""``, ``pairing=half``, ..
+    """
+    sections = {"": section}
+    for key, value in section.items():
+        if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            continue
+        for other in other_values(section, key):
+            if accepted(changed := {**section, key: other}, dims(**sizes)):
+                sections[f"{key}={shown(other)}"] = changed
+    return sections
+
+
+def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
+    """The section as it is, then with one other key changed, in every accepted way."""
+    yield section
+    for other in section.keys() - {key, "_target_"}:
+        for value in other_values(section, other):
+            if accepted(changed := {**section, other: value}, dims(**sizes)):
+                yield changed
+
+
+def every_key(section: Section, **sizes: Any) -> str:
+    """Every key changes what is computed, or the number of parameters."""
+    return tried(section, lambda key: key_changes(section, key, **sizes))
+
+
+def key_changes(section: Section, key: str, **sizes: Any) -> list[str]:
+    """The other values of a key that are accepted; each changes something.
+
+    Raises:
+        ContractError: one changes nothing.
+    """
+    allowed: dict[str, Section] = {}
+    for start in beside(section, key, **sizes):
+        # Beside another choice only where it is refused without one.
+        values = {shown(v): {**start, key: v} for v in other_values(start, key)}
+        allowed = {k: v for k, v in values.items() if accepted(v, dims(**sizes))}
+        if allowed:
+            break
+    for value, changed in allowed.items():
+        same = computes_the_same(model(start, **sizes), model(changed, **sizes))
+        require(not same, f"{key}={value} computes the same as {key}={shown(section[key])}")
+    return list(allowed)
+
+
+def computes_the_same(one: Transformer, other: Transformer) -> bool:
+    """Whether two models have as many parameters and equal states, in training and evaluation."""
+    if count_parameters(one) != count_parameters(other):
+        return False
+    # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
+    longest = min(reach(built.encodings) for built in (one, other))
+    for n in (longest, min(TRAIN_LEN, longest)):
+        for training in (True, False):
+            states = (m.train(training)(tokens(2, n), sequential(n)) for m in (one, other))
+            if largest(next(states) - next(states)) > 1e-9:
+                return False
+    return True
+
+
+OF_EACH_CHOICE = {
+    "no look at the future": no_look_ahead,
+    "finite": finite,
+    "float32 and bfloat16": low_precision,
+    "gradient to every parameter": gradients_reach,
+    "gradient by differences": derivative,
+    "reads positions": reads_positions,
+    "shift invariance": shifted,
+    "each sequence by itself": rows_alone,
+    "cached equals uncached": cached,
+    "fast equals plain": fast_equals_plain,
+    "state_dict round trip": round_trip,
+}
+"""Checks that run with the keys as they are and with each other choice."""

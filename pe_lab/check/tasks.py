@@ -3,18 +3,10 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
-from pe_lab.check.base import (
-    NotClaimedError,
-    Section,
-    other_values,
-    require,
-    shown,
-    tried_values,
-)
+from pe_lab.check.base import NotClaimedError, Section, other_values, require, shown, tried
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
@@ -24,19 +16,17 @@ from pe_lab.train.plan import build_task
 
 N = 64
 """How many sequences of a split are drawn."""
+SHORT, MANY, ENOUGH = 24, 1000, 4
+"""The longest of the short sequences, their number at a length, and the number of lengths."""
 
 
 def digest(batch: Batch) -> str:
     """SHA-256 of everything in a batch."""
-    lengths = [] if batch.lengths is None else [batch.lengths]
-    tags = [array for named in (batch.tags, batch.positions) for _, array in sorted(named.items())]
-    parts = [batch.tokens, batch.targets, batch.scored, *lengths, *tags]
-    shapes = repr([part.shape for part in parts]).encode()
-    return hashlib.sha256(shapes + b"".join(p.tobytes() for p in map(_whole, parts))).hexdigest()
-
-
-def _whole(array: Any) -> Any:
-    return np.ascontiguousarray(array)
+    arrays = [batch.tokens, batch.targets, batch.scored]
+    arrays += [] if batch.lengths is None else [batch.lengths]
+    arrays += [a for named in (batch.tags, batch.positions) for _, a in sorted(named.items())]
+    parts = [repr([a.shape for a in arrays]).encode(), *(np.ascontiguousarray(a) for a in arrays)]
+    return hashlib.sha256(b"".join(map(bytes, parts))).hexdigest()
 
 
 def drawn(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
@@ -47,33 +37,28 @@ def drawn(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
     return task.split(split).sample(generator(seed), n)
 
 
-SHORT, MANY, ENOUGH = 24, 1000, 4
-"""The longest of the short sequences, their number at a length, and the number of lengths."""
-
-
 def shapes(task: Task) -> str:
-    """Arrays have one shape, stay within length and vocabulary, and have something to score; there
-    are ids for each axis of ``position_axes``."""
-    require(len(set(task.vocab)) == len(task.vocab), "the vocabulary has a word twice")
+    """Arrays have one shape, stay within length and vocabulary, and have something to score."""
+    words = len(task.vocab)
+    require(len(set(task.vocab)) == words, "the vocabulary has a word twice")
     for name in task.evaluated():
         split, batch = task.split(name), drawn(task, name)
-        arrays = batch.tokens, batch.targets, batch.scored
         require(split.vocab == task.vocab, f"{name} has another vocabulary")
+        arrays = batch.tokens, batch.targets, batch.scored
         shapes, kinds = {a.shape for a in arrays}, [a.dtype for a in arrays]
-        require(len(shapes) == 1, f"{name}: tokens, targets and scored differ in shape: {shapes}")
-        require(kinds == [np.int64, np.int64, np.bool_], f"{name}: the types are {kinds}")
-        width = batch.tokens.shape[1]
-        require(width <= split.n_tokens, f"{name} draws {width} tokens, n_tokens {split.n_tokens}")
-        ids = np.stack([batch.tokens, batch.targets])
-        inside = bool(ids.min() >= 0 and ids.max() < len(task.vocab))
-        require(inside, f"{name} draws the tokens {ids.min()} to {ids.max()} of {len(task.vocab)}")
+        require(len(shapes) == 1, f"{name}: tokens, targets and scored have the shapes {shapes}")
+        right = kinds == [np.int64, np.int64, np.bool_]
+        require(right, f"{name}: the types are {kinds}, not int64, int64 and bool")
+        drew = batch.tokens.shape[1]
+        fits = drew <= split.n_tokens
+        require(fits, f"{name} draws {drew} tokens, more than its n_tokens, {split.n_tokens}")
+        ids = np.concatenate([batch.tokens.ravel(), batch.targets.ravel()])
+        least, most = int(ids.min()), int(ids.max())
+        known = least >= 0 and most < words
+        require(known, f"{name} draws the tokens {least} to {most}, of a vocabulary of {words}")
         require(not (batch.scored & ~batch.real()).any(), f"{name} scores padding")
         require(bool(batch.scored.any()), f"{name} has nothing to score in {len(batch)} sequences")
-        for axis, size in split.position_axes.items():
-            ids = batch.positions[axis]
-            fits = ids.shape == batch.tokens.shape and bool(ids.min() >= 0 and ids.max() < size)
-            require(fits, f"{name}: ids of {axis} are not {batch.tokens.shape} below {size}")
-    return f"{len(task.evaluated())} splits, {len(task.vocab)} words"
+    return f"{len(task.evaluated())} splits, {words} words"
 
 
 def same_batch(task: Task) -> str:
@@ -81,24 +66,24 @@ def same_batch(task: Task) -> str:
     if task.stored("train") is not None:
         raise NotClaimedError("its sequences are read from a file")
     state = np.random.get_state()
-    found = [digest(task.sample(generator(seed), N)) for seed in (0, 1)]
+    first, other = (digest(task.sample(generator(seed), N)) for seed in (0, 1))
     np.random.seed(1)
     again = digest(task.sample(generator(0), N))
     np.random.set_state(state)
-    require(again == found[0], "the same generator draws another batch: use rng alone")
-    require(found[0] != found[1], "another generator draws the same batch: use rng")
+    require(again == first, "the same generator draws another batch: use rng alone")
+    require(first != other, "another generator draws the same batch: use rng")
     return f"{N} sequences are the same twice, and others with another seed"
 
 
 def splits_differ(task: Task) -> str:
-    """The splits and training draw different sequences, and a split changes its rule."""
-    sets = [digest(evaluation_set(task, split, 16)) for split in task.evaluated()]
-    sets.append(digest(TrainData(task, 0, 16).batch(0)))
-    require(len(set(sets)) == len(sets), "two splits, or one and training, have the same sequences")
+    """The splits and training draw different sequences, each split by another rule."""
+    sets = {split: digest(evaluation_set(task, split, 16)) for split in task.evaluated()}
+    sets["training"] = digest(TrainData(task, 0, 16).batch(0))
+    require(len(set(sets.values())) == len(sets), f"two of {', '.join(sets)} have equal sequences")
     rules = {split: digest(drawn(task, split)) for split in task.evaluated()}
-    same = [s for s, rule in rules.items() if s != IN_DOMAIN and rule == rules[IN_DOMAIN]]
+    same = [split for split in rules if split != IN_DOMAIN and rules[split] == rules[IN_DOMAIN]]
     require(not same, f"{', '.join(same)} is the task unchanged: its keys change nothing")
-    return f"{', '.join(rules)}: all of them differ"
+    return f"{', '.join(sets)}: all of them differ"
 
 
 def not_given_away(task: Task) -> str:
@@ -106,8 +91,10 @@ def not_given_away(task: Task) -> str:
     for split in task.evaluated():
         batch = drawn(task, split)
         answers, read = batch.targets[batch.scored], batch.tokens[batch.scored]
-        known = len(answers) > 1 and bool((answers == read).all() or (answers == answers[0]).all())
-        require(not known, f"in {split} every answer is the token read at its place, or one word")
+        if len(answers) > 1:
+            require(bool((answers != read).any()), f"in {split} every answer is the token read")
+            varies = bool((answers != answers[0]).any())
+            require(varies, f"in {split} every answer is {task.vocab[answers[0]]!r}")
     batch = drawn(task, IN_DOMAIN)
     return f"in domain a constant guess gets {100 * task.guess(batch, batch):.0f} % wrong"
 
@@ -117,35 +104,27 @@ def derivable(task: Task) -> str:
     sequences begin alike."""
     if task.contents():
         raise NotClaimedError("its sequences are those of a file")
-    compared = lengths = 0
+    compared: list[int] = []
     for short in _shortened(task):
-        found = _compared(short)
-        compared, lengths = compared + found, lengths + bool(found)
-        if lengths == ENOUGH:
+        if n := _compare(short):
+            compared.append(n)
+        if len(compared) == ENOUGH:
             break
     if not compared:
         raise NotClaimedError(f"of {MANY} short sequences no two begin alike to an answer")
-    return f"{compared} answers after tokens that were read before, all the same as then"
+    return f"{sum(compared)} answers after tokens that were read before, all the same as then"
 
 
-def _compared(task: Task) -> int:
-    """How many answers were compared with an earlier one after the same tokens.
-
-    Raises:
-        ContractError: two of them differ.
-    """
-    batch, compared = task.sample(generator(2), MANY), 0
+def _compare(task: Task) -> int:
+    """How many answers were compared with an earlier one after the same tokens; all are equal."""
+    batch = task.sample(generator(2), MANY)
     known: dict[bytes, int] = {}
-    for row, t in zip(*np.nonzero(batch.scored), strict=True):
+    places = list(zip(*np.nonzero(batch.scored), strict=True))
+    for row, t in places:
         read, answer = batch.tokens[row, : t + 1], int(batch.targets[row, t])
-        before = known.setdefault(read.tobytes(), answer)
-        compared += 1
-        require(
-            before == answer,
-            f"after {task.decode(read.tolist())!r} the answer is {task.vocab[answer]} in one "
-            f"sequence and {task.vocab[before]} in another",
-        )
-    return compared - len(known)
+        same = known.setdefault(read.tobytes(), answer) == answer
+        require(same, f"after {task.decode(read.tolist())!r} two sequences have other answers")
+    return len(places) - len(known)
 
 
 def _shortened(task: Task) -> Iterator[Task]:
@@ -158,22 +137,6 @@ def _shortened(task: Task) -> Iterator[Task]:
     yield task
 
 
-def other_lengths(task: Task) -> str:
-    """``at_length`` keeps the rule and the vocabulary, and is no longer than asked for."""
-    n = task.n_tokens
-    require(
-        digest(drawn(task.at_length(n), IN_DOMAIN)) == digest(drawn(task, IN_DOMAIN)),
-        f"at_length({n}), its length, draws other sequences",
-    )
-    try:
-        longer = task.at_length(2 * n)
-    except ValueError as error:
-        raise NotClaimedError(str(error)) from None
-    require(longer.vocab == task.vocab, f"at_length({2 * n}) has another vocabulary")
-    require(n < longer.n_tokens <= 2 * n, f"at_length({2 * n}) has {longer.n_tokens} tokens")
-    return f"at_length({2 * n}) has {longer.n_tokens} tokens, at_length({n}) the same sequences"
-
-
 def generated(task: Task) -> str:
     """With ``generates``, the answers of a sequence are its last tokens."""
     if not task.generates:
@@ -181,13 +144,9 @@ def generated(task: Task) -> str:
     for split in task.evaluated():
         batch = drawn(task, split)
         for scored, real in zip(batch.scored, batch.real(), strict=True):
-            places = np.flatnonzero(scored)
-            end = int(real.sum())
-            require(
-                bool((places == np.arange(end - len(places), end)).all()),
-                f"generates is True, but in {split} answers are at {places.tolist()} of {end} "
-                "tokens",
-            )
+            places = np.flatnonzero(scored) - int(real.sum())
+            last = bool((places == np.arange(-len(places), 0)).all())
+            require(last, f"generates is True, but in {split} the answers are not the last tokens")
     return "in every split the answers are one run at the end"
 
 
@@ -196,16 +155,28 @@ def every_key(section: Section) -> str:
 
     One suffices: raising a limit that nothing reaches changes nothing.
     """
-    base = build_task({**section, "splits": {}})
-    before, keys = (digest(drawn(base, IN_DOMAIN)), base.vocab), section.keys() - base.fixed
+    start = build_task({**section, "splits": {}})
+    before = digest(drawn(start, IN_DOMAIN))
 
     def changes(key: str) -> list[str]:
-        tried = {}
-        for value in other_values(section, key):
+        differs: dict[str, bool] = {}
+        for value in [] if key in start.fixed else other_values(section, key):
             with suppress(UsageError, ValueError, OSError):
-                changed = build_task({**section, "splits": {}, key: value})
-                tried[shown(value)] = (digest(drawn(changed, IN_DOMAIN)), changed.vocab) != before
-        require(not tried or any(tried.values()), f"{key}: nothing that is drawn changes")
-        return list(tried)
+                task = build_task({**section, "splits": {}, key: value})
+                same = digest(drawn(task, IN_DOMAIN)) == before and task.vocab == start.vocab
+                differs[shown(value)] = not same
+        idle = bool(differs) and not any(differs.values())
+        require(not idle, f"{key}={'|'.join(differs)}: nothing that is drawn changes")
+        return list(differs)
 
-    return tried_values({key: value for key, value in section.items() if key in keys}, changes)
+    return tried(section, changes)
+
+
+CHECKS = {
+    "shapes and vocabulary": shapes,
+    "same rng, same batch": same_batch,
+    "splits differ": splits_differ,
+    "answers are not given away": not_given_away,
+    "answers follow from what is read": derivable,
+    "one run of answers at the end": generated,
+}

@@ -6,7 +6,7 @@
     pe-lab check pe=rope,cope,fox                a line for each encoding
     pe-lab check task=copy task.max_letters=8    a task; model=gru: a model
     pe-lab check                                 all encodings; with --config-dir FOLDER all in it
-    pe-lab check hf=config.json                  the rotation of a released model, with transformers
+    pe-lab check hf=config.json pe=yarn pe.k=4   with the rotation of a released model
 
 An encoding is checked in a small transformer in float64, with its keys as they are and with each
 other choice of one key (``pairing=half``). ``not claimed`` means that a point does not apply. A
@@ -56,9 +56,7 @@ def show(words: Sequence[str]) -> None:
     """
     config_dir, rest = without_config_dir(words)
     options = parse(CheckOptions, rest)
-    checks = (
-        {f"hf={options.hf}": _rotation(options.hf)} if options.hf else _checks(options, config_dir)
-    )
+    checks = _checks(options, config_dir)
     outcomes = {}
     for title, run in checks.items():
         with busy(f"checking {title}"):
@@ -77,12 +75,6 @@ def show(words: Sequence[str]) -> None:
         raise RunError(f"check: {len(failed)} failed: {found}")
 
 
-def _rotation(file: str) -> "Callable[[], Iterator[Outcome]]":
-    from pe_lab.check.rotation import check_rotation
-
-    return lambda: check_rotation(file)
-
-
 def _checks(
     options: CheckOptions, config_dir: str | None
 ) -> "dict[str, Callable[[], Iterator[Outcome]]]":
@@ -98,6 +90,13 @@ def _checks(
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     keys = [*flags, *(f"{key}={value}" for key, value in options.others.items())]
     sections = [(g, n, getattr(checked([f"{g}={n}", *keys]), g)) for g, n in pairs]
+    if options.hf is not None:
+        if [group for group, *_ in sections] != ["pe"]:
+            raise UsageError(f"check hf={options.hf} compares one encoding: give pe=NAME")
+        from pe_lab.hf.rotation import check_rotation
+
+        file, (_, name, encoding) = options.hf, sections[0]
+        return {f"hf={file} pe={name}": lambda: check_rotation(file, encoding)}
     # Imported here: torch takes a second.
     from pe_lab.check import suite
 

@@ -26,7 +26,7 @@ from variants import (
 from docs import facts
 from pe_lab.check import encodings
 from pe_lab.check.base import NotClaimedError, loss
-from pe_lab.check.suite import FIRST, OF_EACH_CHOICE
+from pe_lab.check.encodings import OF_EACH_CHOICE
 from pe_lab.core.instantiate import instantiate
 from pe_lab.pe.positions import Positions
 from pe_lab.train.encodings import build_encodings
@@ -41,7 +41,7 @@ for source in SOURCES.values():
         source["max"] = MAX_LEN
     if "k_max" in source:
         source["k_max"] = MAX_LEN - TRAIN_LEN - 1
-CHECKS = {**FIRST, **OF_EACH_CHOICE}
+CHECKS = dict(OF_EACH_CHOICE)
 CHECKS["no look at the future"] = partial(encodings.no_look_ahead, atol=0.0)
 KEYS = [(name, key) for name, section in SECTIONS.items() for key in section if key != "_target_"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pe_lab.check.base import NotClaimedError
-from pe_lab.check.suite import OF_A_TASK
+from pe_lab.check.tasks import CHECKS as OF_A_TASK
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Task
 from pe_lab.train.batches import TrainData
