@@ -75,33 +75,26 @@ def _matches(number: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) ->
 
 
 def _published_table(part: pl.DataFrame) -> Table:
-    """Return the table of one source. What differs in the protocol of every row is in a note, the
-    rest in footnotes."""
+    """Return the table of one source. What differs in the protocol of every row is in a note."""
     rows = part.rows(named=True)
     differences = [set(row["differs"].split(", ")) for row in rows if row["n"] is not None]
     common = set.intersection(*differences) if differences else set()
     own = [", ".join(d for d in row["differs"].split(", ") if d not in common) for row in rows]
-    numbers = {text: f"[{n}]" for n, text in enumerate(dict.fromkeys(filter(None, own)), 1)}
-    first = rows[0]
-    rated = part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
+    first, rated = rows[0], part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
     notes = [
         VERDICT if differences else "",
         f"Threshold: {shares_text(rated, 'threshold')}." if len(rated) else "",
         f"Assumed: {first['reading']}." if first["reading"] else "",
         f"Protocol, ours for theirs: {', '.join(sorted(common))}." if any(common) else "",
-        *(f"{number} {text}." for text, number in numbers.items()),
     ]
     metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
-    frame = part.with_columns(
-        protocol=pl.Series([numbers.get(text, "") for text in own], dtype=pl.String),
-        ours=pl.struct("n", "k", "median", "values"),
-        seeds=pl.struct("theirs_seeds", "n"),
-    )
+    ours = pl.struct("n", "k", "median", "values")
+    frame = part.with_columns(pl.Series("protocol", own, pl.String), ours=ours)
     words = ("pe", "size", "split", "verdict", "protocol", "theirs_printed")
     formats: dict[str, Format] = {name: str for name in words if any(frame[name])}
-    formats |= {"ours": seeds_text, "seeds": _both_seeds}
+    formats |= {"ours": seeds_text, "theirs_seeds": str, "n": str}
     headings = {"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"}
-    headings |= {"seeds": "seeds: theirs, ours"}
+    headings |= {"theirs_seeds": "their seeds", "n": "our seeds"}
     title = f"{first['task']}: {metric} in %, {first['source']}, {first['where']}"
     return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 
@@ -117,10 +110,6 @@ def seeds_text(cell: Mapping[str, Any]) -> str:
     each = " ".join(values) if len(values) <= LISTED else f"{values[0]}..{values[-1]}"
     rate = "median" if cell["k"] is None else f"{cell['k']}/{cell['n']}"
     return f"{rate} {percent(cell['median'])}: {each}"
-
-
-def _both_seeds(seeds: Mapping[str, Any]) -> str:
-    return f"{seeds['theirs_seeds'] or '?'}, {seeds['n'] or 0}"
 
 
 def _commands(rows: pl.DataFrame) -> list[str]:
@@ -155,28 +144,13 @@ def _paired_table(part: pl.DataFrame) -> Table:
             side: pl.struct(n="n", k=f"k_{side}", median=f"median_{side}", values=f"errors_{side}")
             for side in "ab"
         },
-        lower_a=pl.struct("lower_a", "n"),
-        lower_b=pl.struct("lower_b", "n"),
         difference=100 * pl.col("difference"),
     )
-    formats: dict[str, Format] = {"split": str, "n": str, "a": _rate_text, "b": _rate_text}
-    formats |= {"difference": "{:+.2f}".format, "lower_a": _lower_text, "lower_b": _lower_text}
+    formats: dict[str, Format] = {"split": str, "n": str, "a": seeds_text, "b": seeds_text}
+    formats |= {"difference": "{:+.2f}".format, "lower_a": str, "lower_b": str}
     formats |= dict.fromkeys(("p", "p_holm"), "{:.3g}".format)
     headings = {"a": a, "b": b, "difference": "median difference", "p_holm": "Holm"}
     headings |= {"lower_a": f"{a} lower", "lower_b": f"{b} lower"}
     title = f"{first['task']}: error in %, {a} against {b}, seed by seed"
     differs = f", {first['differs']}" if first["differs"] else ""
     return Table(frame, formats, f"{title}{differs}", tuple(notes), headings)
-
-
-def _rate_text(cell: Mapping[str, Any]) -> str:
-    """Write ``7/12 1.05``: k of n, and the median; one seed alone is its value."""
-    if not cell["n"]:
-        return "n/a"
-    median = percent(cell["median"])
-    return median if cell["n"] == 1 else f"{cell['k']}/{cell['n']} {median}"
-
-
-def _lower_text(cell: Mapping[str, Any]) -> str:
-    lower, n = cell.values()
-    return f"{lower}/{n}"
