@@ -229,7 +229,7 @@ def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
 def bare_of_parameters(name: str, planned: Plan) -> bool:
     """Whether an encoding can be made with these sizes, without parameters."""
     try:
-        section = encoding_section(name, "pe", EncodingConfigs().repository)
+        section = encoding_section(name)
         made = build_encodings(section, planned.dims)
     except UsageError:
         return False

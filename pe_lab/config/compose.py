@@ -105,7 +105,7 @@ def composing(config_dir: str | None) -> Iterator["Composer"]:
     Raises:
         UsageError: anything inside that Hydra or OmegaConf refuses.
     """
-    folder = config_dir and use_config_dir(config_dir)
+    folder = use_config_dir(config_dir) if config_dir else None
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:

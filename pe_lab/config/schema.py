@@ -110,7 +110,13 @@ class EvalConfig:
 
 @closed
 class Config:
-    """The whole configuration of one run, checked."""
+    """The whole configuration of one run, checked.
+
+    Args:
+        seed: of batches, their order, dropout and positions.
+        seed_init: of the weights; None: ``seed``.
+        names: the chosen option of each group, as on the command line: task, pe, positions, ...
+    """
 
     task: Open
     pe: Open
@@ -120,9 +126,7 @@ class Config:
     eval: EvalConfig
     tracker: Open
     seed: Seed
-    """Of batches, their order, dropout and positions."""
     seed_init: Seed | None = None
-    """Of the weights; None: ``seed``."""
     runs_dir: Name
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt | Literal["auto"]
@@ -130,7 +134,6 @@ class Config:
     force: bool
     debug: bool
     names: dict[str, str] = field(default_factory=dict)
-    """The chosen option of each group, as on the command line: task, pe, positions, ..."""
 
 
 _CONFIG = TypeAdapter(Config)

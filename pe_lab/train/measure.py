@@ -146,9 +146,8 @@ class Evaluator:
             wrong.append((~right).cpu().numpy())
             losses.append(loss.cpu().numpy())
         tags = {name: tag[data.scored] for name, tag in data.tags.items()}
-        return Answers(
-            np.concatenate(wrong), np.concatenate(losses), *np.nonzero(data.scored), tags
-        )
+        row, position = np.nonzero(data.scored)
+        return Answers(np.concatenate(wrong), np.concatenate(losses), row, position, tags)
 
     @torch.inference_mode()
     def generated(self, split: str) -> Answers:
@@ -167,8 +166,8 @@ class Evaluator:
                     answers.append(generate(self.model, prompt, pos, n, of_tokens).cpu().numpy())
             place = slice(first, first + n)
             wrong[rows, place] = np.concatenate(answers) != data.targets[rows, place]
-        flat = wrong[data.scored]
-        return Answers(flat, np.full(len(flat), np.nan), *np.nonzero(data.scored), {})
+        row, position = np.nonzero(data.scored)
+        return Answers(wrong[data.scored], np.full(len(row), np.nan), row, position, {})
 
     def _chunks(
         self, data: Batch, positions: Numbers

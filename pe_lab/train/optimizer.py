@@ -57,9 +57,9 @@ class Adam:
     def step(self, lr: float) -> None:
         """Update the parameters at this learning rate, and zero the gradient."""
         for (part, decay), step in zip(self.parts, self.state["step"].unbind(), strict=True):
-            vectors = (self.values, self.gradient, self.state["exp_avg"], self.state["exp_avg_sq"])
             adam(
-                *([vector[part]] for vector in vectors), [], [step],
+                [self.values[part]], [self.gradient[part]],
+                [self.state["exp_avg"][part]], [self.state["exp_avg_sq"][part]], [], [step],
                 fused=True, amsgrad=False, maximize=False,
                 beta1=self.train.betas[0], beta2=self.train.betas[1], eps=EPS,
                 lr=lr, weight_decay=decay,

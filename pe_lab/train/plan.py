@@ -34,7 +34,15 @@ def sequences_of(most: int, length: int, train_len: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked run before its start: nothing is written, no sequence is drawn."""
+    """A checked run before its start: nothing is written, no sequence is drawn.
+
+    Args:
+        encodings: of each layer, with its initial weights.
+        splits: those to measure, in order; ``too_long`` are not among them.
+        too_long: splits left out under ``eval.skip_too_long``, with the positions they would need.
+        null_values: the keys that are null and stand for a value, with that value.
+        origin: the run of ``train.from``.
+    """
 
     config: Config
     task: Task
@@ -42,15 +50,10 @@ class Plan:
     model_config: ModelConfig
     dims: Dims
     encodings: list[PositionalEncoding]
-    """The encoding of each layer, with its initial weights."""
     splits: list[str]
-    """The splits to measure, in order; ``too_long`` are not among them."""
     too_long: dict[str, int]
-    """Splits left out under ``eval.skip_too_long``, with the positions they would need."""
     null_values: dict[str, Any]
-    """The keys that are null and stand for a value, with that value."""
     origin: Path | None
-    """The run of ``train.from``."""
 
     @cached_property
     def resolved(self) -> dict[str, Any]:
@@ -108,7 +111,11 @@ def plan(config: Config) -> Plan:
     _check_lengths(config, task, encodings)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    groups = {"model": [model_config], "positions": [positions], "pe": encodings}
+    groups: dict[str, list[Any]] = {
+        "model": [model_config],
+        "positions": [positions],
+        "pe": encodings,
+    }
     return Plan(
         config, task, positions, model_config, dims, encodings,
         splits=[name for name in task.evaluated() if name not in too_long],
