@@ -125,22 +125,15 @@ def notes(evaluated: pl.DataFrame) -> list[str]:
     """Return what the tables do not show: scales, cells without numbers, parameters left out."""
     from pe_lab.results.evaluations import scales, shown_encoding
 
-    lines = scales(evaluated)
-    empty = evaluated.filter(pl.col("message").is_not_null())
-    empty = empty.with_columns(encoding=shown_encoding())
-    for (_, encoding, split, message), rows in empty.group_by(
-        "pe", "encoding", "split", "message", maintain_order=True
-    ):
-        lengths = ", ".join(map(str, rows["length"].unique(maintain_order=True)))
-        lines.append(f"{encoding} n/a on {split} at {lengths}: {message}")
-    left_out = evaluated.filter(pl.col("left_out") > 0)
-    for (pe, number), rows in left_out.group_by("pe", "left_out", maintain_order=True):
-        encodings = ", ".join(rows["encoding"].unique(maintain_order=True))
-        lines.append(f"{number:,} trained parameters of {pe} are left out under {encodings}")
+    lines, rows = scales(evaluated), evaluated.with_columns(encoding=shown_encoding())
+    empty = rows.filter(pl.col("message").is_not_null())
+    for encoding, split, message in empty.select("encoding", "split", "message").unique().rows():
+        lines.append(f"{encoding} n/a on {split}: {message}")
+    left_out = rows.filter(pl.col("left_out") > 0).select("pe", "left_out", "encoding").unique()
+    for pe, number, encoding in left_out.rows():
+        lines.append(f"{number:,} trained parameters of {pe} are left out under {encoding}")
     if earlier := int(evaluated["earlier"].sum()):
-        lines.append(
-            f"{earlier} of {len(evaluated)} numbers were measured before; force=true measures anew"
-        )
+        lines.append(f"{earlier} of {len(evaluated)} numbers were measured before")
     return lines
 
 

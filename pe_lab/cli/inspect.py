@@ -23,7 +23,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.options import parse, without_config_dir
 
 if TYPE_CHECKING:
-    from pe_lab.explain.inspect import Head, Inspection
+    from pe_lab.explain.inspect import Answer, Head, Inspection
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
 MOST_HEADS, MOST_ANSWERS, MOST_KEYS = 8, 64, 12
@@ -75,46 +75,43 @@ def lines(inspection: "Inspection", head: "Head", query: int | None) -> Iterator
     """The lines for a terminal.
 
     Args:
-        query: the position to show; None: the first wrong answer, or the first, and the last.
+        query: the position to show; None: the first wrong answer, or the first.
     """
     yield Text(inspection.heading, "bold")
     yield Text(inspection.summary)
     answers = Text("answers")
     for answer in inspection.answers[:MOST_ANSWERS]:
-        right = f" {answer.target}"
-        wrong = f" {answer.prediction}≠{answer.target}"
-        answers.append(right if answer.correct else wrong, "green" if answer.correct else "red")
+        wrong = "" if answer.correct else f"{answer.prediction}≠"
+        answers.append(f" {wrong}{answer.target}", "red" if wrong else "green")
     yield answers
     for one in inspection.heads[:MOST_HEADS]:
-        means = {}
-        if inspection.ranked_by in one.maps and inspection.ranked_by != "attention":
-            means = inspection.token_means(one, inspection.ranked_by)
-        tokens = " ".join(f"{token} {mean:.2f}" for token, mean in list(means.items())[:MOST_KEYS])
+        shown = one.maps.keys() & {inspection.ranked_by} - {"attention"}
+        means = [m for name in shown for m in inspection.token_means(one, name).items()]
+        tokens = " ".join(f"{token} {mean:.2f}" for token, mean in means[:MOST_KEYS])
         yield Text(f"{one.name}  {one.score:.2f}  {tokens}")
+    by_position = {answer.position: answer for answer in inspection.answers}
     if query is None:
-        shown = [a for a in inspection.answers if a.position in inspection.queries]
-        first = [a.position for a in sorted(shown, key=lambda a: a.correct)[:1]]
-        queries = list(dict.fromkeys([*first, *(a.position for a in shown[-1:])]))
-    for position in [query] if query is not None else queries or inspection.queries[-1:]:
-        yield Text()
-        yield from _query_lines(inspection, head, position)
+        wrong_first = sorted(by_position, key=lambda at: by_position[at].correct)
+        query = next(at for at in [*wrong_first, *inspection.queries] if at in inspection.queries)
+    yield from _query_lines(inspection, head, query, by_position.get(query))
 
 
-def _query_lines(inspection: "Inspection", head: "Head", query: int) -> Iterator[Text]:
+def _query_lines(
+    inspection: "Inspection", head: "Head", query: int, answer: "Answer | None"
+) -> Iterator[Text]:
     """A query, its answer, and the keys that it attends to most with the value of every map."""
     row, tokens = inspection.queries.index(query), inspection.tokens
     maps = {name: values[row, : query + 1] for name, values in head.maps.items()}
     yield Text(f"{head.name}, query {query}: {tokens[query]}", "bold")
-    for answer in inspection.answers:
-        if answer.position == query:
-            verdict = "right" if answer.correct else f"wrong, predicted {answer.prediction}"
-            share = maps["attention"][list(answer.sources)].sum()
-            held = f"; attention {share:.2f} on the tokens that hold it" if answer.sources else ""
-            probability = f"probability {answer.target_probability:.2f}"
-            yield Text(f"target {answer.target} ({probability}): {verdict}{held}")
+    if answer is not None:
+        verdict = "right" if answer.correct else f"wrong, predicted {answer.prediction}"
+        share = maps["attention"][list(answer.sources)].sum()
+        held = f"; attention {share:.2f} on the tokens that hold it" if answer.sources else ""
+        yield Text(f"target {answer.target} (probability {answer.target_probability:.2f}): "
+                   f"{verdict}{held}")  # fmt: skip
     top = sorted(np.argsort(-maps["attention"], kind="stable")[:MOST_KEYS])
-    width = max(6, *(len(tokens[key]) + 1 for key in top))
-    yield Text(f"{'key':<16}" + "".join(f"{key:>{width}}" for key in top), "dim")
-    yield Text(f"{'token':<16}" + "".join(f"{tokens[key]:>{width}}" for key in top))
-    for name, values in maps.items():
-        yield Text(f"{name:<16}" + "".join(f"{values[key]:>{width}.2f}" for key in top))
+    cells = {"key": [str(key) for key in top], "token": [tokens[key] for key in top]}
+    cells |= {name: [f"{values[key]:.2f}" for key in top] for name, values in maps.items()}
+    width = 1 + max(len(text) for row in cells.values() for text in row)
+    for name, texts in cells.items():
+        yield Text(f"{name:<16}" + "".join(text.rjust(width) for text in texts))

@@ -10,7 +10,6 @@
 inspect and eval find a run by its hash: pe-lab inspect run=HASH.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -78,32 +77,26 @@ def check_files(runs: pl.DataFrame) -> None:
 
 
 def _facts(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    changed, size = _changed_and_size(Path(run["path"]))
+    """A row of the table: when a file of the folder was last written, and the bytes of all."""
+    path, stats = Path(run["path"]), []
+    for file in path.rglob("*"):
+        # A run that is under way replaces its files.
+        with suppress(FileNotFoundError):
+            stats.append(file.lstat())
+    changed = max((stat.st_mtime for stat in stats), default=path.stat().st_mtime)
     return {
         **{key: run[key] for key in ("path", "task", "pe", "seed")},
-        "hash": Path(run["path"]).name.rpartition("-")[2],
+        "hash": path.name.rpartition("-")[2],
         "setting": names.get(run["setting"] or "", ""),
         **{key: run[key] for key in ("state", "step", "steps")},
         "age_s": time.time() - changed,
-        "bytes": size,
+        "bytes": sum(stat.st_size for stat in stats),
     }
 
 
 def _state(state: dict[str, Any]) -> str:
     under_way = state["state"] != "finished" and state["steps"]
     return f"{state['state']} {state['step']}/{state['steps']}" if under_way else state["state"]
-
-
-def _changed_and_size(folder: Path) -> tuple[float, int]:
-    """When a file of the folder was last written, and the bytes of all."""
-    changed, size = 0.0, 0
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            # A run that is under way replaces its files.
-            with suppress(FileNotFoundError):
-                stat = Path(parent, name).lstat()
-                changed, size = max(changed, stat.st_mtime), size + stat.st_size
-    return changed or folder.stat().st_mtime, size
 
 
 def _scaled(value: float, units: dict[str, float], digits: int) -> str:
