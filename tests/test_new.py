@@ -235,7 +235,7 @@ class Mean(Model):
     @property
     def encodings(self):
         return [self.encoding]
-    def forward(self, tokens, pos, cache=None, *, scored=None, key=None):
+    def forward(self, tokens, pos, cache=None, *, scored=None):
         x = self.embed(tokens, pos, cache)
         n = torch.arange(1, 1 + x.shape[1])[:, None]
         x = x.cumsum(1) / n + x + self.drawn
@@ -243,7 +243,7 @@ class Mean(Model):
             x = x + x.mean(1, keepdim=True)
         if self.training and self.p:
             x = nn.functional.dropout(x, self.p)
-        return x if scored is None else scored.pick(x)
+        return x if scored is None else x.flatten(0, 1)[scored]
     def empty_cache(self):
         return TokenCache()
 """

@@ -116,6 +116,8 @@ class Attention(nn.Module):
 class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
+    out: nn.Linear
+
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__(encoding, cfg.window, dropout=cfg.dropout)
         e = cfg.d_model

@@ -76,7 +76,7 @@ class Recurrent(Model):
         self.encoding = encoding
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
         e = cfg.d_model
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             nn.ModuleDict({"cells": cfg.cells(e, e, batch_first=True)}) for _ in range(cfg.n_layers)
         )
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)

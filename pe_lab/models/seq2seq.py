@@ -6,7 +6,7 @@ it so far, E width of embeddings and states.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -128,7 +128,7 @@ class Seq2Seq(InputOutput):
         self.compared = nn.Linear(2 * e, e, bias=False)
         self.scored = nn.Linear(e, 1, bias=False)
         cells = (nn.GRUCell(e if i else 3 * e, e) for i in range(n))
-        self.writers = nn.ModuleList(nn.ModuleDict({"cell": cell}) for cell in cells)
+        self.writers: Any = nn.ModuleList(nn.ModuleDict({"cell": cell}) for cell in cells)
         self.read_out = nn.Linear(4 * e, 2 * e)
         self.head = nn.Linear(e, vocab_size, bias=False)
 

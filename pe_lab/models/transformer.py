@@ -107,9 +107,9 @@ class Block(nn.Module):
             draw(linear, biases=not self.scaled)
         if self.attention.gate is not None:
             draw(self.attention.gate)
-        for linear in self.attention.normalizer.children():
-            if isinstance(linear, nn.Linear):
-                draw(linear)
+        for child in self.attention.normalizer.children():
+            if isinstance(child, nn.Linear):
+                draw(child)
         if self.scaled:
             for linear in (self.attention.out, self.ff.out):
                 linear.weight.div_(math.sqrt(2 * n_layers))
@@ -138,14 +138,14 @@ class Transformer(Model):
         super().__init__()
         self.tied, self.drop = cfg.tied_embeddings, nn.Dropout(cfg.dropout)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.blocks = nn.ModuleList(cfg.new_block(*pair) for pair in enumerate(encodings))
+        self.blocks: Any = nn.ModuleList(cfg.new_block(*pair) for pair in enumerate(encodings))
         self.conv = cfg.new_conv("embedding", cfg.d_model)
         self.norm = cfg.new_norm() if cfg.norm_position == "pre" else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         self.initialise_embeddings()
         with torch.no_grad():
             for block in self.blocks:
-                block.initialise(len(self.blocks))
+                block.initialise(len(encodings))  # type: ignore[operator]
 
     @property
     def encodings(self) -> list[PositionalEncoding]:

@@ -29,6 +29,7 @@ PART_NAMES = {
 }
 """The names of what hooks add, for ``PositionalEncoding.ablations``."""
 Hook = TypeVar("Hook", bound=Callable[..., Any])
+Kind = type[int] | type[float] | None
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class PositionalEncoding(nn.Module):
     """True: all layers have one instance, so one set of parameters."""
     shift_invariant: bool = False
     """True: adding a constant to all positions changes nothing."""
-    reads_positions: type[int] | type[float] | None = int
+    reads_positions: Kind = int
     """What a position may be: a whole number, which it looks up or counts, or any real one. None:
     positions change nothing."""
     axes: int = 1

@@ -157,7 +157,6 @@ class GRAPEM(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = float
 
     def __init__(self, dims: Dims, base: PositiveFloat, contextual: bool = False) -> None:
         super().__init__()

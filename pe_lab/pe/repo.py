@@ -25,7 +25,6 @@ class RePo(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = float
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class RePo(PositionalEncoding):
         # At least the last layer has positions from its input.
         first = min(round(rope_layers * dims.n_layers), dims.n_layers - 1)
         self.reads_positions = float if dims.layer < first else None
-        if not self.reads_positions:
+        if self.reads_positions is None:
             self.gate = nn.Linear(dims.d_model, self.width, bias=False)
             self.content = nn.Linear(dims.d_model, self.width, bias=False)
             self.position = nn.Linear(self.width, dims.n_heads, bias=False)
@@ -51,7 +50,7 @@ class RePo(PositionalEncoding):
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        if self.reads_positions:
+        if self.reads_positions is not None:
             factor = unit_factors(inputs.pos_k_BS, self.frequencies)
         else:
             p_BHS = self.positions(inputs.x_BSE)
@@ -65,6 +64,6 @@ class RePo(PositionalEncoding):
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``position`` p of each key, where it follows from the input."""
-        if self.reads_positions:
+        if self.reads_positions is not None:
             return {}
         return {"position": self.positions(inputs.x_BSE)[:, :, None]}

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
+from pe_lab.pe.base import AttentionInputs, Dims, Kind, PositionalEncoding, by_position
 from pe_lab.pe.functional import Rotation, frequencies, refuse_where, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
@@ -49,7 +49,7 @@ class RoPE(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = float
+    reads_positions: Kind = float
     frequencies: Tensor
 
     def __init__(

@@ -30,7 +30,6 @@ class RoPE2D(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = float
     axes = 2
 
     def __init__(
@@ -47,7 +46,7 @@ class RoPE2D(PositionalEncoding):
                 "choose a width that 4 divides"
             )
         self.halves = pairing == "half"
-        self.reads_positions = not auto
+        self.reads_positions = None if auto else float
         self.step = nn.Linear(dims.d_model, 2) if auto else None
         if self.step is not None:
             nn.init.zeros_(self.step.weight)
