@@ -1,10 +1,10 @@
 """``make findings``: run every sweep of findings.yaml and write docs/findings.md.
 
-    python -m docs.findings [NAME ..] [--tables]     some findings; only write what has been run
+    python -m docs.findings [NAME ..] [--tables]     some findings; run nothing
 
 The sweeps run in runs/findings, and finished runs are kept, so an interrupted command goes on. The
-runs that a table shows are added to pe_lab/results/findings.parquet, and the tables are made from
-that file, as by ``pe-lab results``. README.md's first table has the run of ``make run``.
+runs that a finding shows are added to pe_lab/results/findings.parquet, from which ``pe-lab results
+file=findings`` prints its table. README.md's first table has the run of ``make run``.
 """
 
 import argparse
@@ -23,13 +23,7 @@ from docs import facts
 from docs.leaderboard import write_first_run
 from docs.markdown import table
 from pe_lab.cli.results import ResultsOptions
-from pe_lab.core.console import percent
-from pe_lab.core.metrics import IN_DOMAIN, OOD
-from pe_lab.core.options import parse
 from pe_lab.core.output import counted
-from pe_lab.results.format import in_markdown
-from pe_lab.results.groups import SETTING, grouped, named
-from pe_lab.results.selection import selected
 from pe_lab.results.table import (
     FINDINGS,
     GROUPS,
@@ -38,12 +32,10 @@ from pe_lab.results.table import (
     read_runs,
     shipped_findings,
 )
-from pe_lab.results.tables import with_differs
 from pe_lab.store.run_id import ROUNDING, excluded
 
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 RUNS = "runs/findings"
-ROWS = 4  # of a small table
 
 
 def runs_of(finding: Mapping[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
@@ -66,44 +58,11 @@ def keep(folder: Path, findings: Iterable[Mapping[str, Any]], file: Path) -> Non
     both.write_parquet(file, compression="zstd", compression_level=19, statistics=False)
 
 
-def section(name: str, finding: Mapping[str, Any]) -> str:
-    """Return the conclusion of a finding, a small table of its runs, and commands."""
-    words = [f"file={FINDINGS}", *shlex.split(finding["results"])]
-    options = parse(ResultsOptions, words)
-    runs = selected(options)
-    by = options.by or SETTING
-    groups = grouped(runs, by, options.metric, options.splits, options.threshold)
-    parts = [f"## {finding['title']}", finding["text"].strip()]
-    if most := finding.get("rows", ROWS):
-        parts.append(small_table(with_differs(groups, named(runs)), by, most))
-    command = f"pe-lab results file={FINDINGS} {finding['results']}"
-    again = f"again: `python -m docs.findings {name}`."
-    return "\n\n".join([*parts, f"{counted(len(runs), 'run')}: `{command}`; {again}"])
-
-
-def small_table(groups: pl.DataFrame, by: Iterable[str], most: int) -> str:
-    """Return the rows with the highest mean success rates over the OOD splits, then the lowest
-    errors; the last heading says how many there are."""
-    keys = ["differs" if key == "setting" else key for key in by]
-    ood = ~pl.col("split").is_in([IN_DOMAIN, OOD]) & (pl.col("n") > 0)
-    rows = groups.group_by(keys, maintain_order=True).agg(
-        pl.struct("split", "n", "k", "median").alias("cells"),
-        rate=pl.col("p_generalises").filter(ood).fill_null(0.0).mean(),
-        mean=pl.col("mean").filter(ood).fill_null(1.0).mean(),
-    )
-    rows = rows.sort(-pl.col("rate"), "mean", nulls_last=True, maintain_order=True)
-    splits = [split for split in dict.fromkeys(groups["split"]) if split != OOD]
-    body = []
-    for row in rows.head(most).iter_rows(named=True):
-        cells = {cell["split"]: cell for cell in row["cells"]}
-        words = " ".join(str(row[key]) for key in keys if row[key] not in (None, ""))
-        body.append([in_markdown(words), *(_cell(cells.get(split)) for split in splits)])
-    head = "encoding" if most >= len(rows) else f"{most} of {len(rows)}"
-    return table([head, *map(in_markdown, splits)], body)
-
-
-def _cell(cell: Mapping[str, Any] | None) -> str:
-    return f"{cell['k']}/{cell['n']} ({percent(cell['median'])})" if cell and cell["n"] else ""
+def section(name: str, finding: Mapping[str, Any], runs: pl.DataFrame) -> str:
+    """Return the conclusion of a finding, and the command that prints its table."""
+    shown = counted(len(runs_of(finding, runs)), "run")
+    command = f"`pe-lab results file={FINDINGS} {finding['results']}` (`{name}`)"
+    return f"## {finding['title']}\n\n{finding['text'].strip()}\n\n{shown}: {command}"
 
 
 def reproductions(findings: Mapping[str, Mapping[str, Any]], made: Iterable[str]) -> str:
@@ -125,7 +84,8 @@ def page(findings: Mapping[str, Mapping[str, Any]], head: str, names: Iterable[s
     titles = set(re.findall("^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE))
     made = [name for name, it in findings.items() if name in names or it["title"] in titles]
     head = head.replace("REPRODUCTIONS", reproductions(findings, made))
-    sections = [section(name, findings[name]) for name in made]
+    runs = read_file_of_runs(FINDINGS)
+    sections = [section(name, findings[name], runs) for name in made]
     return "\n\n".join([head.strip(), *sections]) + "\n"
 
 
