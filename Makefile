@@ -12,7 +12,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted mutants test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
+.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,9 +69,6 @@ test-chaos: $(STAMP) ## kills at random moments; CHAOS=minutes (10)
 
 planted: $(STAMP) ## whether pe-lab why finds causes planted in trained models, half an hour
 	$(BIN)/python -m benchmarks.planted to=docs/why.planted.json
-
-mutants: $(STAMP) ## whether the tests of training find bugs planted in it, less than ten minutes
-	$(BIN)/python -m tests.mutants
 
 test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
 	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \

@@ -3,23 +3,20 @@
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from program import ROOT, Here, summary, the_run, tiny
+from program import Here, summary, the_run, tiny
 
-import pe_lab
 from pe_lab import load, run, sweep
-from pe_lab.cli.api import _words, _write
+from pe_lab.cli.api import _write
 from pe_lab.config.compose import OverridesParser
 from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.store.run_folder import RunFolder
@@ -127,11 +124,6 @@ def test_errors_are_one_sentence(words: list[str], keys: dict[str, Any]) -> None
     assert not Path("runs").exists()
 
 
-def test_a_sweep_that_is_no_table_is_refused() -> None:
-    with pytest.raises(UsageError, match="sweep takes keys and no flags"):
-        sweep("--hydra-help", seed=[0, 1])
-
-
 def test_a_run_that_fails_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(trainer: Trainer) -> None:
         raise SystemExit(3)
@@ -203,20 +195,3 @@ def test_a_value_is_read_back_as_it_is(value: Any) -> None:
     found = override.value()
     assert found == (str(value) if isinstance(value, Path) else value)
     assert isinstance(found, bool) == isinstance(value, bool)
-
-
-def test_several_values_are_a_sweep() -> None:
-    for values in ([0, 1], (0, 1), range(2)):
-        assert _words((), None, {"seed": values}, sweep=True) == ["seed=0,1"]
-    parts = {"pe.parts": [["cope", "rope"], ["t5"]], "steps": np.int64(3)}
-    assert _words((), None, parts, sweep=True) == ["pe.parts=[cope, rope],[t5]", "train.steps=3"]
-
-
-def test_the_package_is_imported_without_torch() -> None:
-    code = "import pe_lab, sys; print('torch' in sys.modules, 'hydra' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False False\n"
-    with pytest.raises(AttributeError, match="no attribute runs"):
-        pe_lab.runs  # noqa: B018

@@ -3,14 +3,12 @@
 import json
 from pathlib import Path
 
-import polars as pl
 import pytest
 import torch
 from program import Here, assert_has, assert_refused, succeeded, summary, tiny
 
 from pe_lab.cli.main import main
 from pe_lab.experiment.load_run import load
-from pe_lab.results.table import read_runs
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.trainer import Trainer
@@ -59,25 +57,6 @@ def test_the_first_step_is_from_the_weights_of_the_other_run(
         f"flipflop/none/{child.name}",
     ]
     assert load(child).plan.origin is not None
-
-
-def test_the_same_command_names_the_same_run_when_its_own_run_has_that_name(
-    rope: Path, here: Here, tmp_path: Path
-) -> None:
-    words = tiny("pe=rope", *SHORT, "train.from=flipflop/rope/seed0", "task.length=20")
-    succeeded(here(*words))
-    assert "is finished already" in succeeded(here(*words)).out
-    (child,) = {path.parent for path in tmp_path.glob("runs/*/rope/*/summary.json")} - {rope}
-    (child / "summary.json").unlink()
-    succeeded(here(*words))
-    assert summary_of(child)["lineage"][0]["run"].partition("@")[0] == f"flipflop/rope/{rope.name}"
-    succeeded(here(*tiny("pe=rope", *SHORT, "seed=10")))
-    succeeded(here(*tiny("pe=rope", *SHORT, "seed=1")))
-    succeeded(here(*tiny("pe=none", *SHORT, "train.from=rope/seed1")))
-    succeeded(here(*tiny("pe=rope", *SHORT, "seed=100")))
-    succeeded(here(*tiny("pe=none", *SHORT, "seed=3", "train.from=rope/seed10")))
-    succeeded(here(*tiny("pe=rope", *SHORT, "task.length=12")))
-    assert_refused(here(*words), "flipflop/rope/seed0 names 2 finished runs")
 
 
 def test_two_tensors_do_not_become_one(rope: Path, here: Here) -> None:
@@ -147,20 +126,6 @@ def test_parameters_of_another_encoding_are_new(here: Here, tmp_path: Path) -> N
     assert_has(succeeded(here(*other)).out, "begins with 16 of", "; new: ")
 
 
-@pytest.mark.extended
-def test_seeds_that_began_with_their_own_seed_are_one_setting(here: Here, tmp_path: Path) -> None:
-    few = (*SHORT, "seed=0,1", "hydra/launcher=basic")
-    succeeded(here("-m", *tiny("pe=rope", *few)))
-    succeeded(here("-m", *tiny("pe=none", "train.from=flipflop/rope/seed${seed}", *few)))
-    succeeded(here(*tiny("pe=none", "train.from=flipflop/rope/seed1", *SHORT)))
-    runs = read_runs(tmp_path / "runs", pe="none")
-    sizes = runs.group_by("setting").len()["len"].sort().to_list()
-    assert sizes == [1, 2]
-    own = runs.filter(pl.col("train.from").str.starts_with("flipflop/rope@"))
-    assert sorted(own["seed"]) == [0, 1]
-    assert "from=flipflop/rope@" in succeeded(here("results", "format=csv")).out
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -181,11 +146,6 @@ def test_bad_input_is_one_sentence(
         line.remove("model.n_heads=2")
     assert_refused(here(*line), said)
     assert len([*tmp_path.glob("runs/*/*/seed0-*/status.json")]) == 1
-
-
-def test_the_name_of_a_run_below_runs_dir_is_enough(rope: Path, here: Here) -> None:
-    said = succeeded(here(*tiny("pe=none", f"train.from=flipflop/rope/{rope.name}", *SHORT)))
-    assert_has(said.out, f"tensors of flipflop/rope/{rope.name}")
 
 
 def test_an_unfinished_run_is_refused(rope: Path, here: Here) -> None:

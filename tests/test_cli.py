@@ -13,13 +13,6 @@ import pytest
 import yaml
 from program import ROOT, Here, assert_has, rows, state, succeeded, summary, the_run, tiny
 
-from pe_lab.cli.main import COMMANDS
-from pe_lab.cli.run_argument import RunArgument
-from pe_lab.core.options import Options
-from pe_lab.results.selection import FileOptions, RunOptions
-
-ESCAPE = "\x1b"
-
 
 def test_show_has_every_encoding_and_task(here: Here) -> None:
     ended = succeeded(here("show", "pe", "task"))
@@ -40,15 +33,6 @@ def test_cfg_shows_the_job_and_runs_nothing(here: Here, tmp_path: Path) -> None:
     assert (shown["seed"], shown["pe"]["_target_"]) == (3, "pe_lab.pe.rope.RoPE")
     assert shown["train"]["steps"] == 20
     assert not (tmp_path / "runs").exists()
-
-
-def table(out: str, title: str) -> dict[str, dict[str, str]]:
-    """The rows of the table below this title, by their first cells."""
-    lines = out[out.index(title) :].splitlines()[1:]
-    end = next(i for i, line in enumerate(lines) if line.startswith("└"))
-    cells = [[cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines[:end]]
-    header, *body = [row for row in cells if row]
-    return {row[0]: dict(zip(header, row, strict=True)) for row in body if row[0]}
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m"]])
@@ -74,12 +58,6 @@ def test_help_anywhere_on_the_line(here: Here) -> None:
         assert "did you mean results?" in ended.err
 
 
-def test_help_fits_a_screen(here: Here) -> None:
-    for words in ([], *([name] for name in COMMANDS)):
-        assert max(map(len, here(*words, "--help").out.splitlines())) <= 100, words
-    assert len(here("--help").out.splitlines()) <= 60
-
-
 @pytest.mark.parametrize(
     "words", [["show"], pytest.param(tiny("train.steps=60"), marks=pytest.mark.extended)]
 )
@@ -94,24 +72,6 @@ def test_closed_output_is_no_failure(tmp_path: Path, words: list[str]) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     if words != ["show"]:
         assert state(the_run(tmp_path / "runs"))["state"] == "finished"
-
-
-def keys_of(verb: str) -> list[str]:
-    """The keys of a command's options."""
-    import_module(f"pe_lab.cli.{verb}")
-    bases = (Options, RunOptions, FileOptions, RunArgument)
-    models = [model for base in bases for model in base.__subclasses__()]
-    (model,) = (model for model in models if getattr(model, "command", None) == verb)
-    return [key for key in model.model_fields if key not in RunOptions.model_fields]
-
-
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_the_help_of_each_command_has_its_keys(here: Here, verb: str) -> None:
-    text = here(verb, "--help").out
-    assert text.startswith(f"pe-lab {verb}: ")
-    assert text == here("help", verb).out == here(verb, "-h", "runs_dir=none").out
-    for key in keys_of(verb):
-        assert re.search(rf"\b{key}=", text), key
 
 
 def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:
@@ -130,39 +90,3 @@ def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:
 
 
 # Runs its arguments on a terminal and copies what they write there.
-TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
-
-
-@pytest.mark.extended
-def test_on_a_terminal(tmp_path: Path) -> None:
-    # So many steps that a fast machine takes longer than two pictures of the progress.
-    words = tiny("train.steps=300", "train.log_every=5")
-    ended = subprocess.run(
-        [sys.executable, "-c", TERMINAL, sys.executable, "-m", "pe_lab", *words],
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=120,
-    )
-    out = ended.stdout.decode()
-    assert ended.returncode == 0, out
-    plain = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", out)
-    assert len(re.findall(r" \d+/300 loss \d\.\d{4}  \d+\.\d steps/s \d:\d\d:\d\d", plain)) >= 2
-    # The bar is erased, and what follows can be read.
-    last = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", out[out.rindex("\x1b[2K") :])
-    assert "/300" not in last
-    found = table(last, "flipflop, none, seed 0: error in %")
-    result = summary(the_run(tmp_path / "runs"))["metrics"]
-    assert list(found) == ["in_domain", "sparse", "dense", "long_x2", "long_x4", "sparse_x4",
-                           "dense_x4"]  # fmt: skip
-    for split, row in found.items():
-        where = "in_domain" if split == "in_domain" else f"ood/{split}"
-        assert float(row["error"]) == pytest.approx(100 * result[f"{where}/error"], abs=0.051)
-        assert float(row["guessing"]) == pytest.approx(100 * result[f"{where}/guess"], abs=0.051)
-        assert int(row["scored"]) == result[f"{where}/n"]
-    assert f"written to  runs/flipflop/none/{the_run(tmp_path / 'runs').name}" in last
-    assert ESCAPE in out
-    for name in ("log.txt", "metrics.jsonl", "status.json"):
-        path = the_run(tmp_path / "runs") / name
-        assert not path.exists() or ESCAPE not in path.read_text()

@@ -5,8 +5,6 @@ tests/slurm runs a real SLURM.
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +12,9 @@ from typing import Any
 
 import pytest
 from program import Here, assert_refused, rows, state, succeeded, the_run, tiny
-from submitit.core.utils import FailedJobError, UncompletedJobError
+from submitit.core.utils import UncompletedJobError
 
-from pe_lab.core.errors import Interrupted, RunError
+from pe_lab.core.errors import Interrupted
 from pe_lab.sweeps import slurm
 
 Fake = Callable[[str, str], None]
@@ -80,36 +78,6 @@ def test_without_slurm(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not (tmp_path / "runs/flipflop").exists()
 
 
-@pytest.mark.extended
-def test_without_the_plugin(tmp_path: Path) -> None:
-    code = """
-import pkgutil, sys
-from importlib.machinery import PathFinder
-plugin, find, walk = "hydra_submitit_launcher", PathFinder.find_spec, pkgutil.walk_packages
-PathFinder.find_spec = lambda name, *a: None if plugin in name else find(name, *a)
-pkgutil.walk_packages = lambda *a, **k: (m for m in walk(*a, **k) if plugin not in m.name)
-from pe_lab.cli.main import main
-sys.exit(main(["-m", "hydra/launcher=slurm", "seed=0,1"]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert "hydra/launcher=slurm needs hydra-submitit-launcher, which is not" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "hydra/launcher=slurm has no effect on one run: add -m, or leave it out"),
-        (("-m", "hydra.launcher.partitoin=x"), "hydra.launcher.partitoin"),
-    ],
-)
-def test_refused_before_any_job(here: Here, words: tuple[str, ...], message: str) -> None:
-    assert_refused(here(*words, "hydra/launcher=slurm", "seed=0"), message)
-
-
 class Launched:
     """A launcher whose jobs, an array numbered 7, have been submitted and then lost."""
 
@@ -134,33 +102,6 @@ def test_a_lost_job_is_reported_once_all_have_ended(
     assert slurm.launch(launched, [["seed=0"], ["seed=1"]]) == [None, None]
     assert len(calls(tmp_path, "squeue")) == 4
     assert "SLURM job 7_1: CANCELLED by 0" in caplog.text
-
-
-def test_results_of_the_other_jobs_are_kept(tmp_path: Path, fake: Fake) -> None:
-    import cloudpickle
-
-    fake("squeue", "")
-    fake("sacct", "printf 'JobID|State|NodeList\\n7_1|FAILED|a\\n'")
-    launched = Launched(tmp_path / "jobs", UncompletedJobError("no result"))
-    launch = launched.launch
-
-    def launch_and_return(overrides: list[list[str]], initial_job_idx: int) -> Any:
-        try:
-            launch(overrides, initial_job_idx)
-        finally:
-            (tmp_path / "jobs/7_0/7_0_0_result.pkl").write_bytes(
-                cloudpickle.dumps(("success", "returned"))
-            )
-
-    launched.launch = launch_and_return  # type: ignore[method-assign]
-    assert slurm.launch(launched, [["seed=0"], ["seed=1"]]) == ["returned", None]
-
-
-def test_sbatch_that_refuses(tmp_path: Path) -> None:
-    refused = FailedJobError("sbatch: error: first\nsbatch: error: last")
-    refused.__cause__ = subprocess.CalledProcessError(1, "sbatch")
-    with pytest.raises(RunError, match=r"SLURM takes no jobs \(sbatch: error: last\)"):
-        slurm.launch(Launched(tmp_path / "jobs", refused), [["seed=0"], ["seed=1"]])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from program import Here, Outcome, command
-from torch import Tensor
 
 from docs import facts, findings, generate, pictures
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.config.choices import choices
 from pe_lab.config.compose import CommandLine, check_composed, compose
 from pe_lab.config.schema import to_dict
-from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.results.table import flat
 from pe_lab.sweeps.launchers import register_choices
 
@@ -53,35 +50,6 @@ def test_no_picture_is_left_over() -> None:
 def test_entries_are_those_of_conf(file: str, group: str) -> None:
     written = yaml.safe_load((generate.HERE / f"{file}.yaml").read_text("utf-8"))
     assert set(written) == set(facts.names(group)), f"edit docs/{file}.yaml"
-
-
-@every_encoding
-def test_a_formula_has_symbols_instead_of_defaults_and_sentences_are_short(name: str) -> None:
-    """A default would stay in the formula when the yaml changes."""
-    entry = ENTRIES[name]
-    config = facts.section(name)
-    assert set(entry.get("symbols", {}).values()) <= config.keys()
-    maths = entry["maths"] or ""
-    assert bool(maths) != bool(entry.get("steps"))
-    for sentence in re.split(r"(?<=\.)\s", entry["use"]):
-        assert len(sentence.split()) <= 25, sentence
-    # 0, 1 and 2 are in most formulas.
-    found = {float(n) for n in re.findall(r"\d+(?:\.\d+)?", maths)} - {0, 1, 2}
-    numbers = {float(v) for v in config.values() if isinstance(v, (int, float))}
-    assert not found & numbers, "write a symbol, and its key under `symbols`"
-
-
-@every_encoding
-def test_values_of_keys_in_the_text_are_no_defaults(name: str) -> None:
-    """`key: value` in the text is a key of the yaml and differs from its default."""
-    config = facts.section(name)
-    text = yaml.safe_dump(ENTRIES[name], allow_unicode=True)
-    for span in re.findall(r"`(\w+: [^`]+)`", text.replace("\n", " ")):
-        ((key, value),) = yaml.safe_load(span).items()
-        if name == "combined" and key == "layers":
-            continue
-        assert key in config, f"{span}: {name} has no such key"
-        assert value != config[key], f"{span} is the default"
 
 
 def test_the_readme_counts_encodings_tasks_and_models() -> None:
@@ -125,13 +93,6 @@ def test_every_link_within_the_repository_resolves() -> None:
             assert anchor in facts.names(), link
 
 
-def test_the_page_has_a_section_for_each_encoding() -> None:
-    found = re.findall(
-        r"^### `(\w+)`$", (generate.HERE / "encodings.md").read_text("utf-8"), re.MULTILINE
-    )
-    assert sorted(found) == facts.names()
-
-
 def test_measured_costs_are_of_these_encodings() -> None:
     known = json.loads((generate.HERE / "encodings.cost.json").read_text("utf-8"))
     for name, cost in known["encodings"].items():
@@ -140,53 +101,11 @@ def test_measured_costs_are_of_these_encodings() -> None:
             assert there == here, f"{name} has changed: make cost"
 
 
-def test_a_fingerprint_depends_on_matrices_and_labels() -> None:
-    matrix = torch.linspace(-1, 1, 25, dtype=torch.float64).reshape(5, 5)
-
-    def prints(head: str, shown: Tensor) -> list[dict[str, Any]]:
-        return [pictures.fingerprint(pictures.Panel("bias", "", head, shown))]
-
-    first = prints("head 1", matrix)
-    assert pictures.same(first, prints("head 1", matrix + 1e-12))
-    changed = matrix.clone()
-    changed[2, 2] += 0.1
-    assert not pictures.same(first, prints("head 1", changed))
-    assert not pictures.same(first, prints("head 2", matrix))
-    masked = matrix.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), torch.nan)
-    assert not pictures.same(first, prints("head 1", masked))
-    assert not pictures.same(first, [])
-
-
 def test_facts_are_measured() -> None:
     expected = {"alibi": "distances", "cope": "order", "learned": "absolute positions"}
     assert {name: facts.of(name).reads for name in expected} == expected
     assert facts.of("learned").parameters == facts.LENGTH * facts.small_model().d_model
     assert facts.of("alibi").sources == [("Press 2021", "https://arxiv.org/abs/2108.12409")]
-
-
-class New(PositionalEncoding):
-    """A penalty of 2/3 for each token between query and key."""
-
-    shift_invariant = True
-
-    def __init__(self, dims: Dims) -> None:
-        super().__init__()
-
-    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        between = pos_q_BT[:, None, :, None] - pos_k_BS[:, None, None, :]
-        return -2 / 3 * between.clamp(min=0).to(torch.get_default_dtype())
-
-
-def test_a_new_encoding_is_drawn_without_new_code(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(facts, "section", lambda *_: {"_target_": f"{__name__}.New"})
-    (panel,) = pictures.draw.__wrapped__("new").panels
-    assert (panel.quantity, panel.head) == ("bias", "every head")
-    assert panel.matrix[3, 0].item() == -2
-    assert panel.matrix[3, 4].isnan()
-    found = facts.of.__wrapped__("new")
-    assert (found.hooks, found.reads) == (["bias"], "distances")
 
 
 @pytest.mark.extended
@@ -262,14 +181,6 @@ def test_the_commands_of_the_readme_run(
     # model; one of the new encoding.
     made = list((tmp_path / "runs").glob("*/*/seed*/summary.json"))
     assert len(made) == 9 + 4 + 1 + 1
-
-
-def test_the_first_two_commands_are_targets_of_the_makefile() -> None:
-    first = commands()[:2]
-    assert first == ["make run", "make test"]
-    for line in first:
-        target = line.split()[1]
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,17 @@ from made import made as written
 from program import assert_has, start, the_run, tiny
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.compose import encoding_section
 from pe_lab.core.errors import DamagedError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED
-from pe_lab.evaluate.cells import EvaluationData, cells
+from pe_lab.evaluate.cells import cells
 from pe_lab.evaluate.evaluate import evaluate
 from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
 from pe_lab.evaluate.swap_encoding import EncodingConfigs, parse_encodings
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
-from pe_lab.train.encodings import build_encodings
 from pe_lab.train.measure import Evaluator
-from pe_lab.train.plan import Plan, plan
+from pe_lab.train.plan import plan
 
 Run = Callable[..., Path]
 COPYING = (
@@ -177,18 +175,6 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     assert frame["left_out"].to_list() == [0, 63 * 16, 63 * 16]
 
 
-def test_every_encoding_reads_the_same_sequences(run: Run, made: Run) -> None:
-    paths = [run(*rope()), made("pe=learned")]
-    found = cells(
-        map(load, paths), parse_encodings("none"), ["sparse"], [16, 48], configs=EncodingConfigs()
-    )
-    sequences = EvaluationData()
-    sets = {cell.target.tokens: sequences.of(cell.plan, cell.target) for cell in found}
-    assert len(found) == 8
-    assert all(sequences.of(cell.plan, cell.target) is sets[cell.target.tokens] for cell in found)
-    assert (sets[15].tokens == evaluation_set(found[0].plan.task, "sparse", 32).tokens).all()
-
-
 def test_generated_answers(run: Run) -> None:
     path = run("pe=rope", *COPYING)
     summary = json.loads((path / "summary.json").read_text())["metrics"]
@@ -207,33 +193,9 @@ def test_generated_answers(run: Run) -> None:
 def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
     path = run(*rope())
     before = contents(path)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"pe=cope has parameters \(position.table\)"):
         evaluate([path], ["pi", "cope"], lengths=[32])
-    message = str(refused.value)
-    assert_has(
-        message,
-        "pe=cope has parameters (position.table)",
-        f"{path}, trained with pe=rope, has not trained",
-    )
-    fitting = message.partition("none (")[2].removesuffix(")").split(", ")
-    bare = [
-        name
-        for name in sorted(EncodingConfigs().names())
-        if bare_of_parameters(name, load(path).plan)
-    ]
-    assert fitting == bare
-    assert {"pi", "yarn", "rerope", "alibi", "none"} <= {*fitting}
     assert contents(path) == before
-
-
-def bare_of_parameters(name: str, planned: Plan) -> bool:
-    """Whether an encoding can be made with these sizes, without parameters."""
-    try:
-        section = encoding_section(name)
-        made = build_encodings(section, planned.dims)
-    except UsageError:
-        return False
-    return not any(True for encoding in made for _ in encoding.parameters())
 
 
 def test_parameters_of_one_name_and_shape_do_not_fit(run: Run) -> None:
@@ -264,12 +226,8 @@ def test_what_a_file_holds_has_its_length(run: Run, tmp_path: Path) -> None:
     frame = evaluate([path], [], ["sparse"], [16])
     assert frame["n_seq"].to_list() == [32]
     assert frame["tokens"].to_list() == [15]
-    with pytest.raises(
-        UsageError, match=r"lengths=32: the split sparse .* read from a file, whose"
-    ):
+    with pytest.raises(UsageError, match="lengths=32: the split sparse"):
         evaluate([path], [], ["in_domain", "sparse"], [32])
-    # Another split is drawn.
-    assert evaluate([path], [], ["dense"], [32])["tokens"].to_list() == [31]
 
 
 # Memory.
@@ -314,26 +272,12 @@ def test_batches_are_halved_when_memory_runs_out(
     # 32 sequences of 15 tokens; the next cell begins with what fitted.
     assert tried == [32 * 15, 16 * 15, 8 * 15, 8 * 15]
     said = [record.getMessage() for record in caplog.records if record.name == "pe_lab"]
-    assert said == ["out of memory with 32 sequences of 15 tokens at once: continuing with 8"]
-
-
-def test_one_sequence_that_does_not_fit_is_one_sentence(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = run(*rope())
-    out_of_memory_beyond(40, MemoryError(), monkeypatch)
-    sentence = r"one sequence of 63 tokens of in_domain with pe=trained does not fit; give shorter"
-    with pytest.raises(RunError, match=sentence):
-        evaluate([path], lengths=[16, 64])
-    assert [row["tokens"] for row in rows_of(path)] == [15]
-
-
-def test_other_errors_are_not_taken_for_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = run(*rope())
-    tried = out_of_memory_beyond(0, RuntimeError("mat1 and mat2 do not fit"), monkeypatch)
+    assert len(said) == 1
+    # Other errors are not taken for memory.
+    other = out_of_memory_beyond(0, RuntimeError("mat1 and mat2 do not fit"), monkeypatch)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        evaluate([path], lengths=[16])
-    assert len(tried) == 1
+        evaluate([path], lengths=[32])
+    assert len(other) == 1
 
 
 # The record.
@@ -386,16 +330,6 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
             evaluate([path], ["pi"], lengths=[32], **words)  # type: ignore[arg-type]
 
 
-def test_force_measures_again_and_adds(run: Run) -> None:
-    path = run(*rope())
-    evaluate([path], lengths=[16])
-    before = rows_of(path)
-    evaluate([path], lengths=[16], force=True)
-    first, second = rows_of(path)
-    assert [first] == before
-    assert second["loss"] == first["loss"]
-
-
 def test_a_kill_leaves_the_record_before_or_after_a_row(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,34 +352,21 @@ def test_a_kill_leaves_the_record_before_or_after_a_row(
     assert list(path.glob(".*")) == []
 
 
-def test_the_rows_of_a_folder_that_was_renamed(run: Run) -> None:
-    path = run(*rope())
-    evaluate([path], lengths=[16])
-    moved = path.rename(path.with_name("my-best-run"))
-    assert evaluate([moved], lengths=[16, 32])["earlier"].to_list() == [True, False]
-    assert {row["run"] for row in rows_of(moved)} == {path.name[-8:]}
-
-
-def test_a_flipped_bit_of_any_byte_and_a_lost_torn_or_moved_line_are_found(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_any_byte_and_a_lost_line_are_found(tmp_path: Path) -> None:
     run = written(runs_dir=str(tmp_path))
     recorded(run, "pi", {32: 0.5, 64: 0.75})
     path = run.path / NAME
     whole = path.read_bytes()
     assert len(read_evaluations(run)) == 2
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 5):
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
         with pytest.raises(DamagedError):
             read_evaluations(run)
-    lines = whole.splitlines(keepends=True)
-    torn = (b"[" * 200_000, b'{"a":' * 100_000, b'{"trained"', b"\0")
-    kept = ([1, 2], [0, 2], [0, 1], [1, 0, 2], [0, 0, 1, 2], [], [2])
-    moved = (b"".join(lines[n] for n in some) for some in kept)
-    for content in (*torn, *(whole + tail for tail in torn), *moved):
-        path.write_bytes(content)
-        with pytest.raises(DamagedError, match="does not fit its digest in its last line"):
-            read_evaluations(run)
+    path.write_bytes(whole.splitlines(keepends=True)[0])
+    with pytest.raises(DamagedError):
+        read_evaluations(run)
 
 
 def test_several_may_add_at_once(run: Run) -> None:

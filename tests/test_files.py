@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, the_run, tiny
 
 from pe_lab.core.errors import RunError
 from pe_lab.core.files import replace_file, write_new_file
@@ -55,15 +54,6 @@ def test_a_new_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_bytes() == b"1,2\n"
 
 
-def test_what_a_killed_writer_left_is_removed(here: Here, tmp_path: Path) -> None:
-    assert here(*tiny("train.steps=2")).status == 0
-    run = the_run(tmp_path / "runs")
-    (run / "summary.json").unlink()
-    (run / ".checkpoint.pt.0123abcd.part").write_text("half")
-    assert here(*tiny("train.steps=2")).status == 0
-    assert list(run.glob(".*")) == []
-
-
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> int:
     with closing(MetricsLog(path, 0)) as log:
         for row in rows:
@@ -98,15 +88,6 @@ def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path: Path) -> None:
         assert log.size == keep == path.stat().st_size
         log.write({"step": 2, "train/loss": 2.0})
     assert RunFolder(path.parent).rows() == [*rows[:2], {"step": 2, "train/loss": 2.0}]
-
-
-def test_a_new_run_starts_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    with closing(MetricsLog(path, 0)) as log:
-        assert log.size == 0
-    write_rows(path, [{"step": 3}])
-    MetricsLog(path, 0).close()
-    assert path.read_bytes() == b""
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

@@ -10,9 +10,7 @@ from made import made
 
 from docs import findings
 from docs.findings import keep
-from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.table import FACTS, read_file_of_runs, shipped_findings
-from pe_lab.suite.suite import load_suite
 
 SOURCE = yaml.safe_load(findings.SOURCE.read_text("utf-8"))
 WRITTEN, WRITTEN_HEAD = SOURCE["findings"], SOURCE["head"]
@@ -80,45 +78,3 @@ def test_runs_are_added_and_measured_again_and_never_lost(
     )  # fmt: skip
     assert runs["rope"]["path"].startswith("flipflop/rope/seed0-"), "wherever the runs were"
     assert "runs_dir" not in runs["rope"]
-
-
-def test_the_counts_of_what_helps_path() -> None:
-    runs = findings.runs_of(WRITTEN["path_parts"], read_file_of_runs("findings"))
-    said = " ".join(WRITTEN["path_parts"]["text"].split())
-    suite = load_suite("v2")
-    entries = {
-        "path": pl.col("pe.conv") == 3,
-        "path without its convolution": pl.col("pe.conv") == 1,
-        "conv": pl.col("pe") == "conv",
-        "conv with rope": pl.col("pe") == "combined",
-    }
-    tasks = {"flip-flop": "flipflop", "recall": "recall", "unique copy": "copy_unique"}
-    tasks["parity"] = "group_word"
-
-    def of(name: str, entry: str, *splits: str, rate: float | None = None) -> int:
-        """The runs that have learned the task or, of splits, generalise to all of them."""
-        limits = suite.tasks["parity" if name == "parity" else tasks[name]].thresholds
-        chosen = runs.filter(entries[entry], task=tasks[name])
-        assert len(chosen) == 12
-        if rate is not None:
-            chosen = chosen.filter(pl.col("train.lr") == rate)
-        reached = [pl.col(metric_name(split, "error")) <= limits[split] for split in splits]
-        return len(chosen.filter(*reached))
-
-    greatest = dict(zip(tasks, ["long_x4", "long_x4", "long_x3", "long_x8"], strict=True))
-    assert f"| task, greatest length | {' | '.join(entries)} |" in said
-    for name, split in greatest.items():
-        both = [f"{of(name, entry, IN_DOMAIN)} / {of(name, entry, split)}" for entry in entries]
-        assert f"| {name}, {split} | {' | '.join(both)} |" in said
-    assert (
-        "0.012 on flip-flop and 0.006 on recall, PaTH generalises to all splits in 3 of 3" in said
-    )
-    shown = [
-        [of(name, entry, *suite.tasks[tasks[name]].generalises, rate=rate) for entry in entries][:2]
-        for name, rate in (("flip-flop", 0.012), ("recall", 0.006))
-    ]
-    assert shown == [[3, 1], [3, 0]]
-    parameters = runs.filter(pl.col("pe.conv").is_null() | (pl.col("pe.conv") == 3))
-    sizes = dict(parameters.group_by("pe").agg(pl.col("params/encoding").unique()).iter_rows())
-    assert sizes == {"path": [9096], "conv": [256], "combined": [256]}
-    assert "`conv` has 256 parameters, `path` 9096" in said

@@ -212,13 +212,6 @@ def test_saved_and_loaded(pe: str, tmp_path: Path) -> None:
     round_trip(pe, tmp_path)
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("pe", ENCODINGS)
-@torch.no_grad()
-def test_every_encoding_saved_and_loaded(pe: str, tmp_path: Path) -> None:
-    round_trip(pe, tmp_path)
-
-
 @torch.no_grad()
 def test_half_precision_and_copies(tmp_path: Path) -> None:
     model = encoded("path")
@@ -235,13 +228,6 @@ def test_half_precision_and_copies(tmp_path: Path) -> None:
         assert {p.dtype for layer in layers(one) for p in layer.parameters()} == {torch.float32}
         rounded = whole(one, tokens()).float()
         assert (rounded - expected).norm() < 0.05 * expected.norm()
-
-
-@pytest.mark.parametrize("family", hf.FAMILIES)
-@torch.no_grad()
-def test_half_precision_in_every_family(family: str) -> None:
-    model = encoded("alibi", family).bfloat16()
-    assert whole(model, tokens()).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -280,26 +266,6 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     exec((ROOT / "docs" / "modules.md").read_text().split("```python\n")[-1].split("```")[0], names)
     assert {type(one).__name__ for one in encodings(names["model"])} == {"PaTH"}
-
-
-@pytest.mark.extended
-def test_the_trainer(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="of the extra `hf`")
-    torch.manual_seed(0)
-    ids = torch.randint(1, 8, (640, 6)).repeat(1, 2)
-    data = [{"input_ids": row, "labels": row} for row in ids]
-    model = hf.attach(plain(), "path", train_len=12)
-    args = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=20, per_device_train_batch_size=32, learning_rate=1e-2,
-        logging_steps=1, save_steps=20, report_to="none", use_cpu=True,
-    )  # fmt: skip
-    trainer = transformers.Trainer(model=model, args=args, train_dataset=data)
-    trainer.train()
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    assert len(losses) == 20
-    assert losses[-1] < 0.75 * losses[0]
-    saved = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-20")
-    assert torch.equal(whole(saved, ids[:2]), whole(model.eval(), ids[:2]))
 
 
 @pytest.mark.parametrize(

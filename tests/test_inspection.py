@@ -14,28 +14,17 @@ from html_page import Page
 from inspections import Fake, fake, made, run
 from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
-from program import ROOT, Here, assert_has, assert_refused, succeeded, the_run
+from program import ROOT, Here, assert_has, assert_refused, succeeded
 
 from docs.facts import names, section
 from pe_lab.cli.inspect import lines
 from pe_lab.cli.run_argument import find_run
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
-from pe_lab.explain.inspect import Answer, Head, inspect_run
+from pe_lab.explain.inspect import inspect_run
 from pe_lab.report.inspection import LEVELS, MAX_STEP, chart, fragment
-from pe_lab.store.run_folder import RunFolder
 
 __all__ = ["fake", "run"]
-
-
-def test_a_loaded_model_gives_the_numbers_of_the_summary(run: Path) -> None:
-    trained = load(run)
-    assert not trained.model.training
-    assert len(trained.plan.splits) == 7
-    for split, where in trained.summary["splits"].items():
-        measured = trained.answers(split).measured()
-        for kind in ("error", "error_seq", "loss", "n"):
-            assert measured[kind] == trained.summary["metrics"][f"{where}/{kind}"]
 
 
 @pytest.mark.parametrize("name", names())
@@ -109,26 +98,6 @@ def test_a_long_sequence_keeps_scored_queries_and_the_chosen_one(run: Path, fake
         assert not head.maps["attention"][row, 18:].any()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_gates_of_a_trained_cope_count_letters_and_no_blanks(here: Here, tmp_path: Path) -> None:
-    """Seed 0 at the small size, on these sequences: blanks at most 0.0017, letters 0.928 to 0.973.
-
-    Other seeds count less sharply: 1 has 0.117 and 0.547 to 0.821, 2 has 0.023 and 0.541 to 0.887.
-    """
-    assert here("task=selective_copy", "pe=cope", "tracker.wandb.mode=disabled").status == 0
-    run = the_run(tmp_path / "runs")
-    for split in ("in_domain", "dense", "sparse"):
-        for sample in range(5):
-            inspection = inspect_run(run, split, sample)
-            assert all(answer.correct for answer in inspection.answers)
-            assert inspection.ranked_by == "gate"
-            means = inspection.token_means(inspection.heads[0], "gate")
-            letters = [mean for token, mean in means.items() if token.isalpha()]
-            assert means["_"] < 0.05
-            assert min(letters) > 0.8
-
-
 @pytest.mark.parametrize(
     "words",
     ["sample=32", "sample=-1", "sample=three", "split=spare", "layer=2", "head=2", "query=15"],
@@ -151,42 +120,11 @@ def test_the_first_wrong_answer_of_the_worst_split_is_shown_by_default(
     assert "≠" in shown
 
 
-def test_other_than_a_finished_run_is_refused(run: Path, here: Here) -> None:
-    shutil.copytree(run, "half")
-    (Path("half") / "summary.json").unlink()
-    RunFolder(Path("half")).set_status("interrupted", 7, 20)
-    for words in ([], ["run=nowhere"], ["run=half"]):
-        assert_refused(here("inspect", *words))
-
-
-def test_a_model_that_cannot_be_loaded_is_refused(run: Path, here: Here) -> None:
-    for name in ("cut", "other"):
-        shutil.copytree(run, name)
-    checkpoint = Path("cut/checkpoint.pt")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
-    assert_refused(here("inspect", "run=cut"), status=1)
-    edit_summary(
-        Path("other"), lambda s: s["config"]["pe"].update(npos=3) or s.update(null_keys=[])
-    )
-    assert_refused(here("inspect", "run=other"))
-
-
 def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "gpu"
     shutil.copytree(run, folder)
     edit_summary(folder, lambda summary: summary["config"].update(device="cuda"))
     assert load(folder).answers("in_domain").measured()["n"] > 0
-
-
-def test_a_split_too_long_for_the_encoding_is_refused(fake: Fake, run: Path) -> None:
-    config = json.loads((run / "summary.json").read_text())["config"]
-    folder = fake(
-        pe={**section("learned"), "max_len": 20},
-        positions={"_target_": "pe_lab.pe.positions.Sequential"},
-        eval={**config["eval"], "skip_too_long": True},
-    )
-    with pytest.raises(UsageError, match="split=long_x4 needs 63 positions"):
-        inspect_run(folder, "long_x4")
 
 
 def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None:
@@ -227,14 +165,6 @@ def test_the_terminal_shows_gates_counting() -> None:
     ]
 
 
-def test_a_long_row_shows_its_most_attended_keys() -> None:
-    inspection = made("ab_" * 200, [1, 1, 0] * 200, 100)
-    printed = [text.plain for text in lines(inspection, inspection.heads[0], 599)]
-    (keys,) = (text.split()[1:] for text in printed if text.startswith("key"))
-    assert len(keys) == 12
-    assert "100" in keys
-
-
 def chart_in(text: str) -> tuple[Page, dict[str, Any], dict[str, Any]]:
     """The parsed page, and the values of its chart's data and signals."""
     page = Page(text)
@@ -271,26 +201,6 @@ def test_a_chart_is_drawn_without_a_browser() -> None:
     assert labels[1] == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
     assert len(labels) == 7
     assert_has(drawn, "Query 6, a, attends to b at 1 (1.00).", "wrong, predicted a.")
-
-
-def test_a_page_of_paper_size_is_small() -> None:
-    rng = np.random.default_rng(0)
-    seen = np.tri(512, dtype=np.float32)[::4]
-    heads = [
-        Head(n // 8, n % 8, {m: (most * rng.random(seen.shape) * seen).astype(np.float32)
-                             for m, most in (("attention", 1), ("position score", 5),
-                                             ("gate", 1), ("position", 400))}, 0.5)
-        for n in range(48)
-    ]  # fmt: skip
-    queries = list(range(0, 512, 4))
-    answers = [Answer(q, "a", 0.5, "a", 0.5, True) for q in queries]
-    inspection = made("ab" * 256, [1] * 512, 0, heads=heads, queries=queries, answers=answers)
-    text = fragment(inspection)
-    _, _, signals = chart_in(text)
-    assert len(text.encode()) < 300_000
-    assert len(signals["heads"]) == 8
-    assert len(signals["queries"]) >= 7
-    assert f"Shown are 8 of 48 heads and {len(signals['queries'])} of 512 queries" in text
 
 
 def test_a_token_cannot_end_the_page() -> None:

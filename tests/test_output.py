@@ -1,18 +1,14 @@
 """Names as they are on the terminal, and output that is full, closed or in another encoding."""
 
-import io
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Here, command, rows, start, state, succeeded, the_run, tiny
+from program import Here, rows, start, state, succeeded, the_run, tiny
 
-from pe_lab.core.console import _Console
-from pe_lab.core.output import printable
 from pe_lab.store.run_folder import RunFolder
 
 PROGRAM = [sys.executable, "-m", "pe_lab"]
@@ -29,14 +25,6 @@ def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> Non
     shown = here("results", "runs_dir=m[/b]x[y]").out
     assert "[red]x\\x1b[31m\\x9b2J\\u202e" in shown
     assert not set(shown) & set("\x1b\x9b\u202e")
-
-
-def test_control_characters_are_escaped_in_cells_and_errors(here: Here) -> None:
-    out = io.StringIO()
-    _Console(file=out, force_terminal=False, markup=False).print("a\x1b]0;x\x07\tb\n[b]")
-    assert out.getvalue() == "a\\x1b]0;x\\x07   b\n[b]\n"
-    assert printable("\x00é€\n") == "\\x00é€\n"
-    assert "\x1b" not in here("resu\x1b[31mlts").err
 
 
 @pytest.mark.parametrize(
@@ -105,33 +93,3 @@ def test_a_signal_ignored_at_the_start_stays_ignored(
     running.send_signal(number)
     assert running.wait(120) == 0
     assert state(the_run(tmp_path / "runs"))["state"] == "finished"
-
-
-@pytest.mark.extended
-def test_a_locale_that_is_not_utf_8(tmp_path: Path) -> None:
-    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for words in (tiny("train.steps=2"), ["report"], ["inspect", "run=flipflop"]):
-        ended = command(*words, cwd=tmp_path, env=env)
-        assert (ended.returncode, ended.stderr) == (0, ""), words
-
-
-def test_a_read_only_folder_shows_a_killed_run_as_killed(
-    here: Here, disk: Callable[[str], Path]
-) -> None:
-    mounted = disk("8m")
-    assert here(*tiny("train.steps=2", f"runs_dir={mounted}/runs")).status == 0
-    folder = the_run(mounted / "runs")
-    (folder / "summary.json").unlink()
-    RunFolder(folder).set_status("running", 2, 2)
-    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-    assert "killed" in here("results", f"runs_dir={mounted}/runs").out
-
-
-def test_a_tracker_that_starts_is_shown_on_a_terminal(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = io.StringIO()
-    terminal = _Console(file=out, force_terminal=True, markup=False)
-    monkeypatch.setattr("pe_lab.core.console.console", lambda: terminal)
-    assert here(*tiny("train.steps=2")).status == 0
-    assert "starting wandb" in out.getvalue()

@@ -169,14 +169,6 @@ def notebook() -> nbformat.NotebookNode:
     return nbformat.read(PATH, as_version=4)
 
 
-def test_it_is_kept_without_outputs() -> None:
-    """They would be those of some earlier version."""
-    nbformat.validate(notebook())
-    for cell in notebook().cells:
-        assert cell.get("outputs", []) == []
-        assert cell.get("execution_count") is None
-
-
 @pytest.mark.extended
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "pe-lab"

@@ -89,11 +89,6 @@ def test_a_missing_value_keeps_the_run() -> None:
     assert read_runs(seed="0,1")["seed"].to_list() == [0, 1]
 
 
-WORDS = st.from_regex(r"[a-z][a-z0-9_.-]{0,5}", fullmatch=True).filter(
-    lambda w: w not in ("and", "or", "not", "in", "null", "nan", "inf", "infinity")
-)
-
-
 @st.composite
 def conditions(draw: st.DrawFn, depth: int = 3) -> tuple[str, set[int]]:
     """A condition over the column n of 0..9, and the rows for which it holds."""
@@ -129,14 +124,6 @@ def test_where_refuses_in_a_sentence_or_understands(text: str) -> None:
     frame = pl.DataFrame({"n": [1], "pe": ["a"], "state": "finished", "setting": "a"})
     with suppress(UsageError):
         frame.filter(condition(frame, text))
-
-
-@quick
-@given(WORDS)
-def test_where_keeps_words(word: str) -> None:
-    frame = pl.DataFrame({"pe": [word, word + "x"], "state": "finished", "setting": "a"})
-    for written in (word, f"'{word}'", f'"{word}"'):
-        assert frame.filter(condition(frame, f"pe={written}"))["pe"].to_list() == [word]
 
 
 JOIN = "join comparisons such as task=flipflop by and, or, not"
@@ -177,23 +164,6 @@ def test_what_selects_nothing_is_refused(words: list[str], message: str) -> None
         selected(parse(ResultsOptions, words))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_the_value_of_a_filter_in_a_notebook() -> None:
-    made("rope")
-    with pytest.raises(UsageError, match="pe=cpoe: there is no pe cpoe: did you mean"):
-        read_runs(pe="cpoe")
-    assert read_runs(pe="cope").is_empty(), "an encoding without a run here"
-    made("mine", **{"model.d_model": 128})
-    assert len(read_runs(pe="mine", d_model=128)) == 1
-
-
-def test_filters_and_the_commands_own_keys() -> None:
-    made("rope", 0)
-    made("rope", 1, runs_dir="other")
-    options = parse(ResultsOptions, ["by=pe", "seed=1", "runs_dir=other"])
-    assert selected(options)["seed"].to_list() == [1]
-    assert (options.by, options.runs_dir, options.filters) == (["pe"], "other", ["seed=1"])
 
 
 def names(task: str = "flipflop") -> set[tuple[str, str]]:
@@ -260,9 +230,3 @@ def test_what_all_settings_of_a_task_share_is_named_once() -> None:
     assert names() == {("rope", "d_model=128"), ("cope", "d_model=128"), ("rope", "")}
     assert named(read_runs()).shared == {"flipflop": "steps=1000"}
     assert named(read_runs(where="d_model=128")).shared == {"flipflop": "d_model=128 steps=1000"}
-
-
-def test_an_encoding_of_the_users_is_compared_among_its_runs() -> None:
-    for width in (3, 5):
-        made("mine", **{"pe.width": width, "pe.same": 1})
-    assert names() == {("mine", "width=3"), ("mine", "width=5")}

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from made import errors_of, made, unfinished
-from program import Here, assert_has, assert_refused, csv_rows, succeeded, tiny
+from program import Here, assert_has, assert_refused, csv_rows, succeeded
 
 from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.results.groups import grouped
@@ -143,19 +143,6 @@ def test_tasks_are_never_pooled(here: Here) -> None:
     errors_of("a", [0.5, 0.6], task="counting")
     rows = grouped(read_runs(), ["pe"], splits=["sparse"]).select("task", "mean").rows()
     assert dict(rows) == pytest.approx({"flipflop": 0.15, "counting": 0.55})
-
-
-def test_every_setting_differs_from_the_others(here: Here) -> None:
-    row = "w1i0r1w0i1i0r0i1"
-    Path("rows.txt").write_text(f"{row}r0\n" * 40)
-    changes = [[], ["task.splits.sparse.p_ignore=0.5"], ["task.files={sparse: rows.txt}"]]
-    for words in changes:
-        assert here(*tiny(*words)).status == 0
-    Path("rows.txt").write_text(f"{row}i0r0\n" * 40)
-    assert here(*tiny(*changes[-1])).status == 0
-    rows = csv_rows(here("results", "format=csv", "splits=sparse").out)
-    assert len({row["differs"] for row in rows}) == len(rows) == 4
-    assert "setting" in here("results").out
 
 
 def test_runs_that_are_not_finished_are_named(here: Here) -> None:

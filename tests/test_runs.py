@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 import torch
 from program import Here, assert_refused, succeeded, tiny
 
-import pe_lab
 from pe_lab.core.errors import RunError
-from pe_lab.experiment.tracking import Tracking
 from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder, State, run_folders
 
@@ -38,57 +35,10 @@ def test_the_checkpoint_of_an_early_stop_is_the_model_that_was_measured(here: He
     assert torch.load(only_run().checkpoint, weights_only=True)["step"] == 7
 
 
-def test_a_signal_after_the_last_measurement_stops_the_sweep(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish = Tracking.finish
-
-    def interrupted(self: Tracking, *words: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        finish(self, *words)
-
-    monkeypatch.setattr(Tracking, "finish", interrupted)
-    assert here("-m", *tiny("seed=0,1")).status == 130
-    summary, status = only_run().summary(), only_run().status()
-    assert summary is not None
-    assert status["state"] == "finished"
-
-
 def test_a_file_in_the_way_of_a_folder_is_one_sentence(here: Here) -> None:
     Path("runs/flipflop").mkdir(parents=True)
     Path("runs/flipflop/rope").write_text("")
     assert_refused(here(*tiny("pe=rope")), "runs/flipflop/rope/.seed0-", status=1)
-
-
-def test_a_run_begun_anew_has_an_id_of_its_own(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / FOLDER)
-    ids = {folder.run_id}
-    for _ in range(2):
-        folder.make()
-        assert folder.set_aside() is not None
-        ids.add(folder.run_id)
-    assert len(ids) == 3
-
-
-def test_nothing_to_train_on_is_told_as_that(here: Here) -> None:
-    # Of five tokens, now and then none is a closing bracket.
-    words = ["task=brackets", "task.length=6", "task.splits={}", "train.batch_size=1"]
-    done = here(*tiny(*words, "train.steps=60"))
-    assert_refused(done, "no answer is scored in the training batch", status=1)
-    assert "train.lr" not in done.err
-
-
-def test_an_early_stop_logs_its_last_loss(here: Here) -> None:
-    words = ["train.log_every=20", "eval.every=3", "train.stop_below=1", "train.patience=2"]
-    assert here(*tiny(*words)).status == 0
-    rows = [json.loads(line) for line in only_run().metrics.read_text().splitlines()]
-    assert [row["step"] for row in rows if "train/loss" in row] == [6]
-
-
-def test_train_fast_makes_another_run(here: Here, tmp_path: Path) -> None:
-    for fast in ("true", "false"):
-        assert "finished already" not in here(*tiny("train.steps=2", f"train.fast={fast}")).out
-    assert len(run_folders(tmp_path / "runs")) == 2
 
 
 def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
@@ -150,22 +100,3 @@ def test_runs_lists_hash_setting_state_age_and_size(here: Here, runs: list[Path]
     (row,) = shown["rows"]
     assert row["bytes"] == sum(path.stat().st_size for path in runs[2].iterdir())
     assert here("runs", "pe=rope", "format=csv").out.startswith("path,task,pe,seed,hash,")
-
-
-def test_the_version_is_ours(here: Here) -> None:
-    for words in (["--version"], ["version"]):
-        ended = here(*words)
-        assert (ended.status, ended.out) == (0, f"pe-lab {pe_lab.__version__}\n")
-    assert pe_lab.__version__.count(".") == 2
-
-
-def test_a_default_that_follows_from_others_is_no_setting_of_an_unfinished_run(
-    here: Here, tmp_path: Path
-) -> None:
-    """pe.npos of cope is null until the training length is known."""
-    assert here(*tiny("train.steps=2", "pe=cope")).status == 0
-    (summary,) = (tmp_path / "runs").rglob("summary.json")
-    summary.unlink()
-    shown = here("runs").out
-    assert "killed" in shown
-    assert "npos" not in shown

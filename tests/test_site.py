@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_browser import NEEDS_CHROMIUM, browser, sync_api
+from in_browser import NEEDS_CHROMIUM, browser
 from program import ROOT
 
 pytest.importorskip("material", reason="no mkdocs-material: make test-site installs it")
@@ -95,38 +95,3 @@ def test_encodings_have_pictures_and_drawn_formulas(show: Open) -> None:
     widths = page.locator("article img").evaluate_all("all => all.map((e) => e.naturalWidth)")
     assert len(widths) > 50
     assert min(widths) > 100
-
-
-def test_the_search_finds_an_encoding(show: Open) -> None:
-    page, _ = show("index.html")
-    ready = page.locator(".md-search-result__meta")
-    sync_api.expect(ready).to_have_text("Type to start searching", timeout=60_000)
-    page.get_by_role("textbox", name="Search").press_sequentially("stick_breaking", delay=50)
-    found = page.locator(".md-search-result__link").first
-    found.wait_for()
-    assert "encodings.html" in found.get_attribute("href")
-
-
-def test_links_to_files_that_the_site_lacks_are_their_paths(show: Open) -> None:
-    page, _ = show("encodings.html")
-    assert page.locator("code", has_text="pe_lab/pe/cope.py").count() >= 1
-    assert page.locator("a[href*='.py']").count() == 0
-
-
-def test_docstrings_are_read(show: Open) -> None:
-    page, _ = show("api.html")
-    for name in ("pe_lab.run", "pe_lab.nn.MultiHeadAttention", "pe_lab.hf.attach"):
-        sync_api.expect(page.get_by_role("heading", name=name).first).to_be_visible()
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_the_interactive_leaderboard(show: Open, width: int) -> None:
-    page, loaded = show("interactive.html#task=recall&pe=path,rope", width)
-    assert sum(loaded.values()) < LARGEST
-    recall = page.locator("#task-recall")
-    recall.locator(".chart").scroll_into_view_if_needed()
-    recall.locator(".chart svg").wait_for()
-    assert recall.locator(".mark-symbol path").count() == 4 * 8 * 4
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.get_by_role("link", name="How numbers are made").click()
-    assert page.url.endswith("/method.html")

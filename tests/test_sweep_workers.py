@@ -3,22 +3,18 @@
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
-from program import Here, command, rows, start, state, tiny
+from program import Here, rows, start, state, tiny
 from suites import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
 from pe_lab.core.errors import RunError
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps import jobs
-from pe_lab.sweeps.jobs import MAX_KILLS, Job, closing_table, launch_all, progress_line
+from pe_lab.sweeps.jobs import MAX_KILLS, Job, closing_table, launch_all
 
 
 @pytest.mark.extended
@@ -84,57 +80,6 @@ def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: 
     assert all(RunFolder(folder).killed() for folder in folders(tmp_path).values())
 
 
-IDLE = """
-import os, signal, sys
-from joblib.externals.loky import get_reusable_executor
-from pe_lab.experiment.signals import begin_worker
-pool = get_reusable_executor(1, timeout=300, initializer=begin_worker, initargs=(os.getpid(),))
-print(pool.submit(os.getpid).result(), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_worker_without_a_job_ends_with_its_launcher() -> None:
-    """Of a sweep that is killed before it sends the first one; it waited for five minutes."""
-    launcher = subprocess.run([sys.executable, "-c", IDLE], stdout=subprocess.PIPE, text=True)
-    assert launcher.returncode == -signal.SIGKILL
-    until = time.monotonic() + 10
-    while alive(int(launcher.stdout)):
-        assert time.monotonic() < until, "it waits"
-        time.sleep(0.05)
-
-
-GROWING = """\
-import multiprocessing
-import time
-
-from pe_lab.pe.none import NoPE
-
-held = []
-
-
-class Growing(NoPE):
-    def __init__(self, dims) -> None:
-        super().__init__(dims)
-        if multiprocessing.current_process().name.startswith("Loky"):
-            held.append(b"x" * 350_000_000)
-            time.sleep(1.1)
-"""
-
-
-@pytest.mark.extended
-def test_workers_that_grow_are_replaced_without_a_word(tmp_path: Path) -> None:
-    """By loky, above 300 MB from one job to the next."""
-    (tmp_path / "mine" / "pe").mkdir(parents=True)
-    (tmp_path / "mine" / "growing.py").write_text(GROWING)
-    (tmp_path / "mine" / "pe" / "growing.yaml").write_text("_target_: growing.Growing\n")
-    words = tiny("pe=growing", "seed=0,1,2,3,4", "runs_dir=runs")
-    # Not a forked process, whose exit leaves joblib's folder to a process that warns of it.
-    run = command(*JOBLIB, "--config-dir", "mine", *words, cwd=tmp_path)
-    assert (run.returncode, run.stderr) == (0, "")
-    assert [row[2] for row in table(run.stdout)] == ["finished"] * 5
-
-
 def job(number: int, folder: Path) -> Job:
     made = RunFolder(folder / f"seed{number}-00000000")
     return Job(number, [], {}, str(number), made, False)
@@ -188,18 +133,3 @@ def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="3 times a worker was killed before it began a job"):
         launch_all([job(1, tmp_path)], launch)
     assert len(rounds) == MAX_KILLS
-
-
-def test_the_line_of_progress_counts_jobs(tmp_path: Path) -> None:
-    made = [job(number, tmp_path) for number in range(1, 6)]
-    for one, state_now in zip(made[:3], ("finished", "running", "running"), strict=True):
-        one.folder.make()
-        one.folder.set_status(state_now, 3, 9)
-    made[3].returned = ("held", "by another process")
-    assert progress_line(made, 7) == "4 of 7 jobs done, 2 running"
-
-
-def test_a_sweep_prints_its_line(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "LINE_INTERVAL_S", 0.1)
-    out = here("-m", *tiny("seed=0,1", "train.steps=60")).out
-    assert re.search(r"^[01] of 2 jobs done, 1 running$", out, re.M)

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,77 +57,6 @@ def test_every_job_is_reported_and_only_what_is_missing_is_done(here: Here, tmp_
     changed = {p.parent for p, time in before.items() if p.stat().st_mtime_ns != time}
     assert {state(folder)["state"] for folder in changed} == {"failed"}
     assert again.out.count("finished, in_domain") == 0
-
-
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of jobs in each call of the launcher of Hydra."""
-    from hydra._internal.core_plugins.basic_launcher import BasicLauncher
-
-    calls: list[int] = []
-    launch = BasicLauncher.launch
-
-    def counting(self: Any, overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Any:
-        calls.append(len(overrides))
-        return launch(self, overrides, initial_job_idx)
-
-    monkeypatch.setattr(BasicLauncher, "launch", counting)
-    return calls
-
-
-@pytest.mark.extended
-def test_what_is_finished_never_reaches_the_launcher(here: Here, launched: list[int]) -> None:
-    short = ("train.steps=3", "train.warmup=1")
-    assert here("-m", *tiny("seed=0,1", *short)).status == 0
-    assert here("-m", *tiny("seed=0,1,2", *short)).status == 0
-    assert launched == [2, 1]
-    done = here("-m", *tiny("seed=0,1,2", *short))
-    assert launched == [2, 1]
-    assert done.status == 0
-    assert "3 jobs, 3 of them finished before" in done.out
-    forced = here("-m", *tiny("seed=0,1,2", "force=true", *short))
-    assert (forced.status, launched) == (0, [2, 1, 3])
-    assert [row[2] for row in table(forced.out)] == ["finished"] * 3
-
-
-def test_at_most_so_many_jobs_are_launched_at_a_time(here: Here, launched: list[int]) -> None:
-    words = tiny("seed=0,1,2", "train.steps=3", "train.warmup=1")
-    ended = here("-m", *words, "hydra.sweeper.max_batch_size=2")
-    assert (ended.status, launched) == (0, [2, 1])
-    assert [row[2] for row in table(ended.out)] == ["finished"] * 3
-
-
-ENCODING = """
-import sys
-from pe_lab.pe.none import NoPE
-
-class Leaving(NoPE):
-    def embed(self, *inputs):
-        sys.exit(0)
-"""
-
-
-def test_an_encoding_that_calls_sys_exit(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "leaving.py").write_text(ENCODING)
-    (tmp_path / "pe").mkdir()
-    (tmp_path / "pe/leaving.yaml").write_text("_target_: leaving.Leaving\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    ended = here(
-        "-m",
-        "--config-dir",
-        str(tmp_path),
-        *tiny("pe=leaving,none", "train.steps=3", "train.warmup=1"),
-    )
-    assert ended.status == 1
-    assert [row[2].partition(",")[0] for row in table(ended.out)] == [
-        "failed: the run called sys.exit(0)", "finished",
-    ]  # fmt: skip
-    (folder,) = tmp_path.glob("runs/flipflop/leaving/seed*")
-    assert state(folder)["state"] == "failed"
-    assert state(folder)["error"].startswith("the run called sys.exit(0)")
-    assert "SystemExit" in (folder / "log.txt").read_text()
 
 
 def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:

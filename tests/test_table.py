@@ -9,7 +9,6 @@ import pytest
 from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
 
-from pe_lab.results.groups import named
 from pe_lab.results.table import breakdowns, by_split, curves, read_file_of_runs, read_runs
 from pe_lab.store.run_id import identity
 
@@ -86,14 +85,6 @@ def test_one_odd_summary_does_not_hide_the_others(content: str | None) -> None:
     assert len(by_split(read_runs())) == 2
 
 
-def test_metrics_stay_with_their_runs() -> None:
-    for number, pe in enumerate("abcd"):
-        errors = {"in_domain": number / 8, **({"sparse": 0.5} if number % 2 else {})}
-        made(pe, errors=errors)
-    rows = read_runs().select("pe", "in_domain/error", "ood/sparse/error").rows()
-    assert rows == [("a", 0.0, None), ("b", 0.125, 0.5), ("c", 0.25, None), ("d", 0.375, 0.5)]
-
-
 def test_splits_curves_and_breakdowns() -> None:
     run = made("rope", errors={"in_domain": 0.25, "sparse": None})
     (run.path / "metrics.jsonl").write_text(
@@ -112,15 +103,6 @@ def test_splits_curves_and_breakdowns() -> None:
     assert breakdowns(read_runs())["loss"].to_list() == [0.5]
 
 
-def test_no_runs_are_an_empty_table() -> None:
-    Path("runs").mkdir()
-    runs = read_runs()
-    assert runs.is_empty()
-    for table in (by_split(runs), curves(runs), breakdowns(runs)):
-        assert table.is_empty()
-    assert named(runs).labels == {}
-
-
 def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:
     errors_of("a", [0.1, 0.2])
     shutil.copytree("runs/flipflop/a", "runs/flipflop/a.bak")
@@ -130,12 +112,6 @@ def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:
     again = r"^runs/flipflop/[a-z.]+/seed.-\w+ is runs/flipflop/a/seed.-\w+ again, "
     assert runs["message"].drop_nulls().str.contains(again).all()
     assert here("results").out.count("counted once") == 4
-
-
-def test_large_numbers_are_kept() -> None:
-    made("a", **{"eval.every": 10**20})
-    made("a", 1, **{"eval.every": 5})
-    assert read_runs(**{"eval.every": 10**20})["seed"].to_list() == [0]
 
 
 def test_a_file_of_runs_is_read_without_the_folders(here: Here) -> None:

@@ -13,7 +13,7 @@ from pe_lab.config.schema import to_dict
 from pe_lab.experiment.tracking import closing_row, length_rows, split_rows, with_mean_ood
 from pe_lab.experiment.wandb import WandbConfig, init_arguments
 from pe_lab.store.run_id import operational
-from pe_lab.sweeps.sweep import LONGEST, sweep_name, swept_keys
+from pe_lab.sweeps.sweep import sweep_name, swept_keys
 
 TODAY = date.today().isoformat()
 
@@ -38,13 +38,6 @@ def test_the_same_line_has_the_same_name_on_another_day(tmp_path: Path) -> None:
     again = [*reversed(words), "hydra/launcher=joblib", "threads=2", "tracker.wandb.mode=online"]
     assert sweep_name(again, tmp_path) == earlier
     assert sweep_name([*words, "train.steps=7"], tmp_path) != earlier
-
-
-def test_a_name_stays_short_enough_to_show(tmp_path: Path) -> None:
-    words = [f"task.splits.a_split_with_a_long_name.key_{n}=1,2" for n in range(9)]
-    name = sweep_name(["task=selective_copy", *words], tmp_path)
-    assert len(name) <= LONGEST
-    assert name.startswith("selective_copy--task.splits.")
 
 
 @pytest.mark.parametrize(
@@ -81,13 +74,6 @@ def test_a_run_is_named_by_encoding_seed_and_overrides() -> None:
     assert {key: arguments[key] for key in expected} == expected
     config = arguments["config"]
     assert (config["setting"], config["pe"]["base"]) == ("rope pe.base=500", 500)
-
-
-def test_name_group_and_notes_are_keys() -> None:
-    keys = ("name", "group", "notes")
-    words = [f"tracker.wandb.{key}=mine" for key in keys]
-    arguments = called(*words, sweep="flipflop--pe--2026-11-22--0123abcd")
-    assert [arguments[key] for key in keys] == ["mine"] * 3
 
 
 def test_a_job_of_a_sweep_is_in_its_group() -> None:
@@ -127,12 +113,6 @@ def test_runs_of_two_sweeps_are_one_setting_only_if_they_differ_in_the_seed_alon
     assert setting("seed=1") == setting("seed=2") == "rope model.d_model=32"
     more = ("train.steps=7", "task.splits.sparse.p_ignore=0.9", "task.splits.dense.p_ignore=0.9")
     assert len({setting(), *map(setting, more)}) == 4
-
-
-def test_tags_fit_and_a_run_done_again_says_so() -> None:
-    arguments = called(f"tracker.wandb.tags=[{'x' * 70}]", run_id="flipflop-none-again-2")
-    assert len(arguments["tags"][0]) == 64
-    assert arguments["name"].startswith("none-seed0 again 2")
 
 
 SUMMARY: dict[str, Any] = {

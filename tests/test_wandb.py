@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -155,24 +154,6 @@ def test_a_resumed_run_has_every_row_once(
     assert not warnings(caplog)
 
 
-def test_a_run_that_was_killed_and_synced_becomes_another_run(tmp_path: Path) -> None:
-    """How many of its rows reached the server is unknown."""
-    first = started(tmp_path)
-    first.log(row(0))
-    first.finish(None, 1)
-    (file,) = files(tmp_path)
-    forget_logged(tmp_path)
-    file.with_suffix(".wandb.synced").touch()
-    write_metrics(tmp_path, [row(0)])
-
-    second = started(tmp_path)
-    second.log(row(1))
-    second.finish(None, 1)
-    steps = sorted(item["step"] for item in history(tmp_path))
-    assert steps == [0, 0, 1]
-    assert len({start(file)["run_id"] for file in files(tmp_path)}) == 2
-
-
 OFFLINE = "tracker.wandb.mode=offline"
 
 
@@ -213,16 +194,6 @@ def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path:
     for key in ("run_id", "display_name", "job_type", "tags", "project"):
         assert start(file)[key] == before[key]
     assert whole(file)["state"] == "finished"
-
-
-def test_a_wandb_that_is_not_installed_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    use(started(tmp_path, mode="disabled"))
-    assert not warnings(caplog)
-    use(started(tmp_path))
-    assert "failed to start" in only_warning(caplog)
 
 
 @pytest.mark.parametrize("when", ["before", "in the middle", "at the end"])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -136,44 +135,3 @@ def test_interrupted_and_resumed(server: RealServer, tmp_path: Path, mode: str) 
     if mode == OFFLINE:
         shell("wandb sync runs/*/*/*/wandb/offline-*", tmp_path, server.environment)
     check(server, folder)
-
-
-def test_killed_and_resumed_online(server: RealServer, tmp_path: Path) -> None:
-    """openwandb does not count the rows it has, so those of the killed process come again."""
-    words = tiny(ONLINE, "train.steps=400", "eval.every=50")
-    process = start(server, tmp_path, *words)
-    folder = wait_for_rows(tmp_path, 60, process)
-    process.kill()
-    process.communicate()
-    command(*words, cwd=tmp_path, env=server.environment, status=0)
-    check(server, folder, repeated=True)
-
-
-def test_no_server_at_the_start(server: RealServer, tmp_path: Path) -> None:
-    server.kill()
-    words = tiny(ONLINE, "tracker.wandb.init_timeout=2")
-    done = command(*words, cwd=tmp_path, env=server.environment, status=0)
-    assert "wandb did not start online: " in done.stdout
-    server.start()
-    print(shell(line_in(done.stdout), tmp_path, server.environment))
-    check(server, the_run(tmp_path / "runs"))
-
-
-def test_server_killed_and_back(server: RealServer, tmp_path: Path) -> None:
-    words = tiny(ONLINE, "train.steps=400", "eval.every=50")
-    process = start(server, tmp_path, *words)
-    folder = wait_for_rows(tmp_path, 60, process)
-    server.kill()
-    out, _ = process.communicate(timeout=180)
-    assert process.returncode == 0, out
-    assert "WandbTracker failed to finish: " in out
-    server.start()
-    print(line_in(out), shell(line_in(out), tmp_path, server.environment))
-    check(server, folder, repeated=True, tables=False)
-
-
-def line_in(out: str) -> str:
-    """The command in a warning."""
-    found = re.search(r"`(wandb sync [^`]+)`", out)
-    assert found, out
-    return found[1]

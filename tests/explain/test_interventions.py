@@ -1,7 +1,6 @@
 """Interventions against their definitions, on small untrained models."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -112,22 +111,6 @@ def test_far_keys_are_hidden_but_for_the_answer(made, layers):
     seen = questions.held | ((questions.place[:, None] - places < TRAINED)
                              & (places <= questions.place[:, None]))  # fmt: skip
     assert (found[1][1].numpy() > 0).all(1)[seen].all()
-
-
-def test_far_is_told_by_positions(made):
-    """At positions 0, 2, 4, .. a key four tokens back is as far as the eighth position."""
-    model, questions = made("alibi")
-    apart = replace(questions, positions=2 * questions.positions)
-    assert np.array_equal(apart.apart, 2 * questions.distance)
-    weights = seen_by(model, apart, partial(far_masked, trained=TRAINED))[0][1].numpy()
-    back = questions.place[:, None] - np.arange(questions.held.shape[1])
-    assert np.array_equal(
-        (weights == 0).all(1), (2 * back >= TRAINED) & ~questions.held | (back < 0)
-    )
-    falling = replace(questions, positions=questions.positions[:, ::-1].copy())
-    assert np.array_equal(falling.apart, questions.distance)
-    ids = np.stack([questions.positions * 0, questions.positions], -1)
-    assert np.array_equal(replace(questions, positions=ids).apart, questions.distance)
 
 
 def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):
@@ -263,18 +246,6 @@ def test_log_odds_are_the_count_less_the_gap_and_those_of_softmax(made):
                                   found.values["gap"][0])  # fmt: skip
 
 
-def test_the_range_of_a_term_is_that_of_all_queries(made):
-    model, questions = made("alibi")
-    _, found = attended(model, questions)
-    t = questions.batch.tokens.shape[1]
-    slopes = torch.tensor([2**-4.0, 2**-8.0])
-    assert torch.allclose(found.least[0].flatten().float(), -slopes * (t - 1))
-    assert (found.largest[0] == 0).all()
-    away = np.where(questions.held, questions.place[:, None] - np.arange(t), 0).sum()
-    mean = -(2**-4.0) * away / questions.held.sum()
-    assert math.isclose(float(found.usual[0][0]), mean, rel_tol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("pe", "names"),
     [("path", {"reflections", "convolution"}), ("fox", {"gate"}), ("conv", {"convolution"}),
@@ -289,15 +260,3 @@ def test_each_part_of_an_encoding_can_be_left_out(made, pe, names):
         with encoded(model, lambda encoding, name=name: encoding.ablations().get(name, encoding)):
             assert not torch.allclose(predicted(model, questions), plain, atol=1e-4)
     assert torch.equal(predicted(model, questions), plain)
-
-
-def test_rope_without_its_fast_pairs_is_rope_with_the_slow_ones_alone(made):
-    model, questions = made("rope")
-    (layer, *_), place = model.encodings, questions.positions
-    turns = layer.frequencies * layer.train_len / (2 * np.pi)
-    for name, kept in (("fast pairs", turns < 1), ("slow pairs", turns >= 1)):
-        assert kept.any()
-        found = layer.ablations()[name].factors(torch.from_numpy(place))
-        still = torch.ones_like(found)
-        plain = layer.factors(torch.from_numpy(place))
-        torch.testing.assert_close(found, torch.where(kept, plain, still))

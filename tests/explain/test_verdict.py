@@ -74,11 +74,6 @@ def test_a_control_that_fails_says_why(rows, why):
     assert why in found.sentence("rope", "recall", "long")
 
 
-def test_an_intervention_that_harms_in_domain_is_no_cause():
-    harmful = diagnosis(restored={"far keys masked": 0.9}, far_keys_masked=(0.0, 0.06))
-    assert verdict([harmful]).cause == "mixed"
-
-
 @pytest.mark.parametrize(("count", "cause"), [(-6.5, "number of keys"), (-3.5, "temperature")])
 def test_both_restore_and_what_took_the_log_odds_decides(count, cause):
     rows = {"log_odds": (-2.0, 4.0), "count": (count, -3.4), "gap": (count + 2, -7.4)}

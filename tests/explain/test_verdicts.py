@@ -76,12 +76,6 @@ def test_the_leaderboard_shows_them_beside_the_cell(run_cli, where, tmp_path, mo
     assert_has(page.read_text(), "far competitors")
 
 
-def test_the_report_has_a_column(folder, run_cli, tmp_path):
-    succeeded(run_cli("report", "seed=0,1", f"to={tmp_path}", "inspect=none"))
-    page = (tmp_path / "index.html").read_text()
-    assert_has(page, "long_x2: far competitors")
-
-
 def test_a_damaged_record_is_named_and_the_other_seeds_have_a_verdict(folder, run_cli):
     path = next(folder.glob(f"runs/*/*/seed0-*/{NAME}"))
     kept = path.read_bytes()

@@ -1,18 +1,13 @@
 """``pe-lab why``: the command, its record, and what cannot be diagnosed."""
 
 import json
-import math
-import re
 import shutil
 import signal
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from program import ROOT, assert_has, assert_refused, csv_rows, ran, start, succeeded, tiny
+from program import assert_has, assert_refused, csv_rows, ran, start, succeeded, tiny
 
 import pe_lab
 from pe_lab.experiment.load_run import load
@@ -22,8 +17,6 @@ from pe_lab.explain.interventions import distances_clamped, far_masked, forced
 from pe_lab.explain.measures import attended
 from pe_lab.explain.record import NAME, read_diagnoses
 from pe_lab.store.run_folder import RunFolder
-
-README = (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -166,47 +159,6 @@ def test_within_a_window_no_query_sees_more_keys_than_in_training(folder):
         assert ("fewer keys" in found) == ("logits times log n" in found) == shown
 
 
-def test_a_term_is_lost_where_it_fell_by_more_than_its_deviation(bench):
-    def of(*values):
-        return {0: torch.tensor(values)[:, None, None]}
-
-    bench.attended = SimpleNamespace(usual=of(-1.0, -1.0, -1.0), deviation=of(0.5, 0.5, 0.5))
-    bench.beyond = SimpleNamespace(usual=of(-2.0, -1.4, 0.0))
-    assert bench._lost_terms()[0].flatten().tolist() == [-1.0, -math.inf, -math.inf]
-
-
-def test_interventions_get_the_trained_distance_and_these_tokens(folder, monkeypatch):
-    reached, onto = [], []
-
-    def clamped(reach):
-        reached.append(reach)
-        return distances_clamped(reach)
-
-    def force(part, tokens, heads):
-        onto.append("held" if tokens is part.held else "wrong")
-        return forced(part, tokens, heads)
-
-    monkeypatch.setattr(measuring, "distances_clamped", clamped)
-    monkeypatch.setattr(measuring, "forced", force)
-    run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
-    measuring.diagnose(run, "long_x4")
-    assert set(reached) == {15}
-    assert onto[0] == "held"
-    assert onto[-1] == "wrong"
-
-
-def test_terms_are_limited_to_their_range_in_domain(bench, monkeypatch):
-    bench.model = SimpleNamespace(encodings=[SimpleNamespace(reads_positions=False)])
-    bench.attended = SimpleNamespace(least="least in domain", largest="largest in domain")
-    bench.beyond = SimpleNamespace(least="least", largest="largest")
-    monkeypatch.setattr(bench, "_has_term", lambda: True, raising=False)
-    made = []
-    monkeypatch.setattr(bench, "_intervene", lambda name, make: make(None), raising=False)
-    monkeypatch.setattr(measuring, "terms_clamped", lambda *limits: made.append(limits))
-    bench._clamped()
-    assert made == [("least in domain", "largest in domain")]
-
-
 def test_what_is_recorded_is_not_measured_again(run_cli, monkeypatch):
     first = succeeded(run_cli("why", "run=alibi", "format=csv")).out
     monkeypatch.setattr(measuring, "diagnose", None)
@@ -228,17 +180,6 @@ def test_a_damaged_record_is_named_and_the_other_runs_are_shown(folder, run_cli)
         assert_has(outcome.err, NAME, "remove it")
         assert "flipflop" in outcome.out
     path.write_bytes(kept)
-
-
-def test_the_record_of_another_run_is_refused_and_made_again_when_forced(folder, run_cli):
-    succeeded(run_cli("why", "run=alibi"))
-    one, other = sorted(folder.glob(f"runs/flipflop/alibi/*/{NAME}"))
-    kept = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    assert_has(run_cli("why", "run=alibi").err, "force=true")
-    succeeded(run_cli("why", f"run={one.parent}", "force=true"))
-    assert len(read_diagnoses(RunFolder(one.parent))) == 1
-    one.write_bytes(kept)
 
 
 def test_force_keeps_the_other_splits_and_replaces_a_damaged_record(folder, run_cli):
@@ -275,24 +216,6 @@ def test_killed_between_two_runs_it_goes_on_to_the_same_numbers(
     assert succeeded(run_cli(*words)).out == whole
     paths = tmp_path.glob("runs/flipflop/alibi/seed*")
     assert measured == [path.name for path in paths if path != recorded.parent]
-
-
-def test_an_encoding_of_the_users_own_needs_no_line_for_it(here, tmp_path, monkeypatch):
-    """The README's."""
-    python, yaml = re.findall(r"```(?:python|yaml)\n# mine/(?s:.*?)```", README)
-    for name, block in (("decay.py", python), ("pe/decay.yaml", yaml)):
-        path = tmp_path / "mine" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.partition("\n")[2].removesuffix("```"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    mine = ["--config-dir", "mine"]
-    succeeded(here(*mine, *tiny("pe=decay")))
-    # As a process of its own, which has neither imported nor named the class.
-    monkeypatch.delitem(sys.modules, "decay")
-    out = succeeded(here("why", *mine, "task=flipflop", "pe=decay", "format=csv")).out
-    rows = {row["name"]: row for row in csv_rows(out)}
-    assert {row["pe"] for row in rows.values()} == {"decay"}
-    assert_has(" ".join(rows), "usual penalty", "distances clamped", "without bias", "oracle")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from program import Here, rows, succeeded, summary, the_run, tiny
+from program import Here, rows, the_run, tiny
 from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
@@ -84,25 +84,6 @@ def test_positions_of_a_split_are_a_fixed_draw() -> None:
     np.testing.assert_array_equal(one, other)
     assert one.shape == (4, 15)
     assert not np.array_equal(one, fixed_positions(source, "dense", data))
-
-
-def test_an_infinite_loss_out_of_domain_does_not_lose_the_run(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bursts.py").write_text(
-        "from pe_lab.pe.base import PositionalEncoding\n"
-        "class Bursts(PositionalEncoding):\n"
-        "    def __init__(self, dims):\n"
-        "        super().__init__()\n"
-        "    def embed(self, x, tokens, pos):\n"
-        "        return x * (float('inf') if x.shape[1] > 15 else 1)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    succeeded(here(*tiny("pe._target_=bursts.Bursts")))
-    result = summary(the_run(tmp_path / "runs"))["metrics"]
-    assert result["ood/long_x2/loss"] is None
-    assert math.isfinite(result["in_domain/loss"])
-    assert result["ood/long_x2/error"] == 1
 
 
 def test_metrics_of_answers() -> None:
