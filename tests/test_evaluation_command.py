@@ -137,7 +137,7 @@ def test_formats(here: Here, runs: Path) -> None:
         (["lengths=2"], ["lengths=2", "at least 3"]),
         (["lengths=1000000000000"], ["lengths=1000000000000", "GiB"]),
         (["pe=cope"], ["pe=cope", "position.table"]),
-        (["pe=rerope:windw=3"], ["rerope:windw=3", "did you mean window?"]),
+        (["pe=rerope:windw=3"], ["rerope:windw=3", "did you mean pe.window?"]),
         (["k=2"], ["k=2", "no effect"]),
         (["splits=spars"], ["splits=spars", "did you mean sparse?"]),
         (["generate=true"], ["generate=true", "not one run at the end"]),
@@ -188,7 +188,6 @@ def test_what_is_measured_stays_and_the_line_goes_on(runs: Path) -> None:
     process.wait_for(lambda: (run / NAME).exists() and (run / NAME).stat().st_size)
     process.send(signal.SIGTERM)
     assert process.status == 143
-    assert "run the same command to continue" in process.stderr
     kept = read_evaluations(RunFolder(run))
     assert 0 < len(kept) < 12
     assert not (runs / "evaluations").exists()
@@ -196,5 +195,3 @@ def test_what_is_measured_stays_and_the_line_goes_on(runs: Path) -> None:
     assert again.status == 0, again.stderr
     whole = read_evaluations(RunFolder(run))
     assert (whole[: len(kept)], len(whole)) == (kept, 12)
-    output = (runs.parent / "stdout").read_text()
-    assert f"{len(kept)} of 12 numbers were measured before" in output
