@@ -21,7 +21,11 @@ from pe_lab.pe.cope import CoPE, TablePositions
 from pe_lab.pe.fox import FoX
 from pe_lab.pe.path import PaTH
 
-BY_LOGITS = {CoPE.logits: cope.attend, FoX.logits: distance.attend, PaTH.logits: path.attend}
+BY_LOGITS: dict[Any, Callable[..., Tensor | None]] = {
+    CoPE.logits: cope.attend,
+    FoX.logits: distance.attend,
+    PaTH.logits: path.attend,
+}
 
 
 def use_kernels(model: nn.Module) -> None:

@@ -1,13 +1,12 @@
 """The C++ kernel of attention with contextual positions."""
 
 import ctypes
-from typing import Any
 
 from torch import Tensor
 
 from pe_lab.kernels.call import Dropout, Kernel, Problem, Strided, parts_of
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.pe.cope import CoPE
+from pe_lab.pe.cope import CoPE, TablePositions
 
 BLOCK = 32
 # Each part holds gradients of the keys and each chunk one of the table: more of them would take
@@ -51,11 +50,13 @@ def attend(
     encoding: CoPE, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Dropout
 ) -> Tensor | None:
     """The averaged values, (B, H, T, D)."""
-    gate_q: Any
-    gate_q, gate_k = encoding.gate_operands(inputs.q_BHTD, inputs.k_BHSD, inputs)
+    operands = encoding.gate_operands(inputs.q_BHTD, inputs.k_BHSD, inputs)
+    gate_q: Tensor | None = operands[0]
+    gate_k: Tensor | None = operands[1]
     # The kernel reads queries and keys once if they are the gates', too.
     if gate_q is q:
         gate_q, gate_k = None, None if gate_k is k else gate_k
+    assert isinstance(encoding.position, TablePositions)
     table = encoding.position.table[None, : k.shape[2] + 1].to(q.dtype)  # S gates count to S
     scale = q.shape[-1] ** -0.5 if encoding.scale_positions else 1.0
     return COPE.attend(
