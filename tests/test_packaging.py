@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from made import made
 from nbclient import NotebookClient
-from program import ROOT, Here, assert_has, the_run, tiny
+from program import ROOT, Here, the_run, tiny
 
 import pe_lab
 from pe_lab.kernels.build import cache_folder
@@ -187,16 +187,4 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     NotebookClient(
         steps, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
-    text = [
-        "".join(
-            output.get("text", "") or output.get("data", {}).get("text/plain", "")
-            for output in cell.get("outputs", [])
-        )
-        for cell in steps.cells
-    ]
-    assert len(notebook().cells) == 10
-    assert_has(text[3], "runs/flipflop/rope/seed0", "in_domain")
-    assert_has(text[5], "path", "long_x4", "8", "far competitors")
-    assert_has(text[7], "distances clamped", "logits scaled")
-    assert "alt.FacetChart" in text[9]
     assert (tmp_path / "recall.pdf").read_bytes().startswith(b"%PDF")

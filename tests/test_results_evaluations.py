@@ -54,8 +54,6 @@ def test_means_over_seeds_by_encoding_and_length(here: Here, runs: None) -> None
     assert float(one["sd"]) == pytest.approx(statistics.stdev(values))
     assert float(row(found, encoding="pi", length=64)["k"]) == 1
     assert row(found, encoding="rope (trained)", length=64)["k"] == ""
-    alone = row(found, encoding="cope (trained)", length=512)
-    assert (alone["mean"], alone["sd"], alone["n"]) == ("0.0625", "", "1")
     assert row(found, encoding="none", split="sparse")["mean"] == "0.5"
     # Nothing was measured there.
     assert not [r for r in found if r["encoding"].startswith("cope") and r["length"] == "256"]
@@ -63,18 +61,12 @@ def test_means_over_seeds_by_encoding_and_length(here: Here, runs: None) -> None
 
 def test_a_table_for_each_split_with_a_column_for_each_length(here: Here, runs: None) -> None:
     out = here("results", "evaluations=true", "spread=sd").out
-    titles = [line.strip() for line in out.splitlines() if "error in %" in line]
-    assert titles == ["flipflop, in_domain: error in %", "flipflop, sparse: error in %"]
     head, *body = cells(here, "spread=sd")
     assert head == ["encoding", "in place of", "n", "64", "256", "512"]
     named = {line[0]: line for line in body}
     assert named["pi"][1:] == ["rope", "3", "20.0 ± 10.0", "25.0 ± 5.0", "-"]
     assert named["cope (trained)"][3:] == ["3.12", "-", "6.25"]
     assert "scale k of pi: 1 at 64, 4 at 256" in out
-    order = [line[0] for line in body if line[0] in ("rope (trained)", "pi", "cope (trained)")]
-    assert order == ["cope (trained)", "rope (trained)", "pi"]
-    sorted_ = cells(here, "splits=in_domain", "sort=-256")
-    assert [line[0] for line in sorted_[1:4]] == ["rope (trained)", "pi", "cope (trained)"]
 
 
 def test_filters_and_metrics(here: Here, runs: None) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -237,6 +238,10 @@ def test_whatever_fails_in_wandb_is_one_warning(
     monkeypatch.setattr(wandb if at == "init" else wandb.Run, at, fail)
     use(started(tmp_path))
     assert str(error).split()[0] in only_warning(caplog)
+    if at == "init":
+        monkeypatch.setitem(sys.modules, "wandb", None)
+        use(started(tmp_path / "not installed"))
+        assert "failed to start" in only_warning(caplog)
 
 
 def test_a_wandb_that_never_answers_costs_a_bounded_time(
