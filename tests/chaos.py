@@ -26,6 +26,15 @@ COMMANDS = {
     "dropout": tiny(*SMALL, "pe=cope", "model.dropout=0.1"),
     "positions": tiny(*SMALL, "pe=rope", "positions=randomized", "positions.max=64"),
     "stopping early": tiny(*SMALL, "pe=learned", "train.stop_below=0.01", "train.patience=1"),
+    "accumulating": tiny(
+        *SMALL,
+        "pe=alibi",
+        "positions=floats",
+        "train.accumulate=2",
+        "task.train_sequences=20",
+        "train.optimizer=adam",
+        "train.precision=bfloat16",
+    ),
     "sweep": ["-m", *tiny(*SMALL, "pe=none,rope", "train.log_every=3")],
 }
 

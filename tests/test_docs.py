@@ -11,13 +11,8 @@ import pytest
 import yaml
 from program import Here, Outcome, command
 
-from docs import facts, findings, generate, pictures
-from pe_lab.cli.results import ResultsOptions
+from docs import facts, generate, pictures
 from pe_lab.config.choices import choices
-from pe_lab.config.compose import CommandLine, check_composed, compose
-from pe_lab.config.schema import to_dict
-from pe_lab.results.table import flat
-from pe_lab.sweeps.launchers import register_choices
 
 REMEDY = "run `make docs`"
 ENTRIES: dict[str, Any] = yaml.safe_load((generate.HERE / "encodings.yaml").read_text("utf-8"))
@@ -106,32 +101,6 @@ def test_facts_are_measured() -> None:
     assert {name: facts.of(name).reads for name in expected} == expected
     assert facts.of("learned").parameters == facts.LENGTH * facts.small_model().d_model
     assert facts.of("alibi").sources == [("Press 2021", "https://arxiv.org/abs/2108.12409")]
-
-
-@pytest.mark.extended
-def test_the_table_of_a_finding_has_the_runs_of_its_lines() -> None:
-    """The filters of ``results`` select the first job of each line, and every value of a sweep."""
-    register_choices()
-    written = yaml.safe_load(findings.SOURCE.read_text("utf-8"))["findings"]
-    for name, finding in written.items():
-        words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
-        filters = {k: v for k, v in words.items() if k not in ResultsOptions.model_fields}
-        for line in finding["runs"]:
-            swept = dict(word.split("=", 1) for word in shlex.split(line))
-            lists = {key for key, values in swept.items() if values[0] != "["}
-            first = {k: v.split(",")[0] if k in lists else v for k, v in swept.items()}
-            if not first.get("seed", "0").isdigit():  # 'range(0,8)'
-                first["seed"] = "0"
-            (composed,) = compose(
-                CommandLine.parse([f"{key}={value}" for key, value in first.items()])
-            )
-            job = check_composed(composed)
-            keys = {**flat(to_dict(job)), **job.names}
-            for key, values in filters.items():
-                allowed = [yaml.safe_load(value) for value in values.split(",")]
-                assert keys[key] in allowed, (name, key, keys[key])
-                if key in lists - {"seed"}:
-                    assert set(swept[key].split(",")) <= set(values.split(",")), (name, key)
 
 
 ROOT = Path(__file__).resolve().parent.parent

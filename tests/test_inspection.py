@@ -1,7 +1,6 @@
 """pe-lab inspect: answers and maps of a run, on a terminal and as a page, and refusals."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from html_page import Page
 from inspections import Fake, fake, made, run
 from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
-from program import ROOT, Here, assert_has, assert_refused, succeeded
+from program import ROOT, Here, assert_refused, succeeded
 
 from docs.facts import names, section
 from pe_lab.cli.inspect import lines
@@ -22,7 +21,7 @@ from pe_lab.cli.run_argument import find_run
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.explain.inspect import inspect_run
-from pe_lab.report.inspection import LEVELS, MAX_STEP, chart, fragment
+from pe_lab.report.inspection import LEVELS, MAX_STEP, fragment
 
 __all__ = ["fake", "run"]
 
@@ -183,17 +182,6 @@ def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
                 shown = step * np.array(rows[head.name, query]["maps"][name])
                 expected = values[query, : query + 1]
                 np.testing.assert_allclose(shown, expected, atol=step / 2 + 1e-5)
-
-
-def test_a_chart_is_drawn_without_a_browser() -> None:
-    import vl_convert
-
-    inspection = made("_b_a|ba", [0, 1, 0, 0.9, 0.02, 0.9, 0.9], 1)
-    drawn = vl_convert.vega_to_svg(chart(inspection, inspection.heads, list(range(7))))
-    labels = re.findall(r'aria-label="(\d: [^"]+)"', drawn)
-    assert labels[1] == "1: b, attention 1.00, position score −2.50, gate 1.00, position 3.72"
-    assert len(labels) == 7
-    assert_has(drawn, "Query 6, a, attends to b at 1 (1.00).", "wrong, predicted a.")
 
 
 def test_a_token_cannot_end_the_page() -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import edit_summary, made, unfinished
+from made import made, unfinished
 
 from pe_lab.cli.results import ResultsOptions
 from pe_lab.core.errors import UsageError
@@ -158,26 +158,6 @@ def names(task: str = "flipflop") -> set[tuple[str, str]]:
     return {(pe, found[s]) for pe, s in runs.filter(task=task).select("pe", "setting").rows()}
 
 
-def test_parts_of_a_combination() -> None:
-    parts = [{"pe": "rope", "_target_": "x", "base": 5}, {"pe": "alibi", "_target_": "y"}]
-    made("combined", **{"pe.parts": parts})
-    made("combined", **{"pe.parts": [{**parts[0], "base": 10000}, parts[1]]})
-    made("combined", **{"pe.parts": parts[::-1]})
-    made("combined", **{"pe.parts": [{"pe": "cope", "_target_": "x"}, parts[0] | {"base": 10000}]})
-    assert sorted(read_runs()["pe.parts"])[0] == "[alibi,rope]"
-    assert names() == {
-        ("combined", label)
-        for label in (
-            "parts=[alibi,rope] parts.1.base=5",
-            "parts=[rope,alibi] parts.0.base=5",
-            "parts=[rope,alibi]",
-            "",
-        )
-    }
-    assert len(read_runs(**{"pe.parts": "[rope,alibi]"})) == 2
-    assert len(read_runs(where="pe.parts=[alibi,rope]")) == 1
-
-
 def test_a_row_names_only_what_departs_from_preset_and_defaults() -> None:
     made("rope", 0)
     made("rope", 1, **{"train.log_every": 5, "train.patience": 9, "threads": 2})
@@ -199,13 +179,6 @@ def test_a_row_names_only_what_departs_from_preset_and_defaults() -> None:
         ("t5", "lr=0.003 contents.sparse=abc"),
         ("t5", "splits.sparse.p_ignore=0.5 lr=0.003"),
     }
-
-
-def test_what_null_stands_for_is_no_departure() -> None:
-    folder = made("cope", 0, **{"pe.npos": 65}).path
-    edit_summary(folder, lambda summary: summary.update(null_keys=["pe.npos"]))
-    made("cope", 0, **{"pe.npos": 16})
-    assert names() == {("cope", ""), ("cope", "npos=16")}
 
 
 def test_what_all_settings_of_a_task_share_is_named_once() -> None:

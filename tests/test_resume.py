@@ -5,7 +5,6 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,47 +61,6 @@ def same(folder: Path, other: Path) -> None:
     assert rows(folder) == rows(other)
     assert summary(folder) == summary(other)
     assert state(folder)["state"] == "finished"
-
-
-CASES = {
-    "dropout, randomized positions": (
-        "pe=learned", "model.dropout=0.2", "positions=randomized", "positions.max=64",
-        "train.log_every=3",
-    ),
-    "accumulated, finite set, random floats": (
-        "pe=alibi", "positions=floats", "train.accumulate=2", "task.train_sequences=20",
-        "train.optimizer=adam", "train.stop_below=1", "train.patience=4", "eval.every=4",
-        "train.precision=bfloat16",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, id=name, marks=[pytest.mark.extended] * name.startswith("dropout"))
-        for name, words in CASES.items()
-    ],
-)
-def test_killed_again_and_again(tmp_path: Path, words: tuple[str, ...]) -> None:
-    whole = finished(*words, "train.steps=40", cwd=tmp_path / "whole")
-    cwd = tmp_path / "killed"
-    cwd.mkdir()
-    kills = 0
-    # Bytes of metrics at which it is killed: before the first checkpoint, just after one and
-    # between two; each start goes beyond the last, or the run would not end.
-    for size in (1, 1000, 1400, 2600, 4200, 5400):
-        run = start(*tiny(*words, "train.steps=40"), cwd=cwd)
-        run.wait_for(lambda size=size: metrics_size(cwd) >= size or step(cwd) == 40)
-        with suppress(ProcessLookupError):
-            run.send(signal.SIGKILL)
-        # The last kill may come too late.
-        assert run.status in ((-signal.SIGKILL,) if step(cwd) < 40 else (-signal.SIGKILL, 0))
-        kills += step(cwd) < 40
-    assert kills >= 4
-    same(finished(*words, "train.steps=40", cwd=cwd), whole)
-    assert len(list(the_run(cwd / "runs").glob(".*.part"))) == 0
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -1,6 +1,5 @@
 """The table of all runs: its columns and states, and the file that it is kept in."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -70,19 +69,6 @@ def test_states() -> None:
     )
     assert messages["t5"] == "what went wrong"
     assert str(broken) in messages["fire"]
-
-
-@pytest.mark.parametrize("content", ["{}", "3", "{", None])
-def test_one_odd_summary_does_not_hide_the_others(content: str | None) -> None:
-    made("none")
-    path = made("rope").path / "summary.json"
-    if content is None:
-        summary = json.loads(path.read_text())
-        content = json.dumps(summary | {"metrics": {"in_domain/error": "low"}})
-    path.write_text(content)
-    states = dict(read_runs().select("pe", "state").rows())
-    assert states == {"none": "finished", "rope": "broken"}
-    assert len(by_split(read_runs())) == 2
 
 
 def test_splits_curves_and_breakdowns() -> None:
