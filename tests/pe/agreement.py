@@ -1,16 +1,10 @@
 """An encoding's hooks against its formula in loops (naive.py), in value and in gradient."""
 
 import copy
-import importlib.util
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
-import pytest
 import torch
 from naive import Sight
 from torch import Tensor
@@ -153,26 +147,3 @@ def agree_at_input(
         return encoding.embed(x, tokens, pos)
 
     compare(encoding, by_hook, slow, [x], direction)
-
-
-def fla_naive(operation: str, **utils: dict[str, Any]) -> ModuleType:
-    """A reference of flash-linear-attention, by its file: the package itself imports Triton.
-
-    Args:
-        utils: what the file takes from modules of ``fla.ops.utils``.
-    """
-    pytest.importorskip("einops")
-    package = importlib.util.find_spec("fla")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("fla is not installed")
-    file = Path(package.submodule_search_locations[0], "ops", operation, "naive.py")
-    spec = importlib.util.spec_from_file_location(f"fla_naive_{operation}", file)
-    module = importlib.util.module_from_spec(spec)
-    packages = ("fla", "fla.ops", "fla.ops.utils") if utils else ()
-    stubs = {name: ModuleType(name) for name in packages}
-    for name, contents in utils.items():
-        stubs[f"fla.ops.utils.{name}"] = stub = ModuleType(name)
-        vars(stub).update(contents)
-    with patch.dict(sys.modules, stubs):
-        spec.loader.exec_module(module)
-    return module

@@ -9,10 +9,9 @@ import torch
 from agreement import SIZES, TRAIN_LEN, Size, agree, first_layer
 from naive import SLOPES, Sight, attend, content, every_query, plain_value, softplus, t5_bucket
 from torch import Tensor
-from variants import SECTIONS, dims, sequential
+from variants import SECTIONS
 
-from pe_lab.pe.dape import BASES, DAPE
-from pe_lab.train.encodings import build_encodings
+from pe_lab.pe.dape import BASES
 
 
 def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -77,26 +76,6 @@ LOGITS = {"kerple": kerple, "sandwich": sandwich, "fire": fire, "tupe": tupe}
 @pytest.mark.parametrize(("name", "choice"), CASES, ids=str)
 def test_value_and_gradient(name: str, choice: dict[str, Any], size: Size) -> None:
     agree(name, choice, size, partial(attend, logit=LOGITS[name], value=plain_value))
-
-
-@pytest.mark.parametrize(("name", "choice"), CASES, ids=str)
-def test_finite_for_keys_ahead_and_far_away(name: str, choice: dict[str, Any]) -> None:
-    """The mask is added later, and inf - inf is no number."""
-    torch.set_default_dtype(torch.float32)
-    encoding = first_layer(name, choice, max_len=50_001)
-    pos = torch.tensor([[0, 1, 50_000]])
-    bias = encoding.bias(pos, pos)
-    assert bias.shape == (1, 2, 3, 3)
-    assert bias.dtype == torch.float32
-    assert bias.isfinite().all()
-
-
-def test_tupe_has_a_logit_for_every_pair_in_its_table() -> None:
-    encoding = first_layer("tupe", {"max_len": 9})
-    bias = encoding.bias(sequential(9), sequential(9))
-    assert len(bias[0, 0].flatten().unique()) == 81
-    with pytest.raises(IndexError, match="out of range"):
-        encoding.bias(sequential(9), sequential(10))
 
 
 @pytest.mark.parametrize(
@@ -176,12 +155,3 @@ def test_a_base_is_the_encoding_of_that_name(base: str) -> None:
     section = dict(SECTIONS[base])
     assert section.pop("_target_") == f"{made.__module__}.{made.__qualname__}"
     assert section == keys
-
-
-@pytest.mark.parametrize("base", BASES)
-def test_layers_share_what_the_base_shares(base: str) -> None:
-    layers = build_encodings({**SECTIONS["dape"], "base": base}, dims())
-    assert all(isinstance(layer, DAPE) for layer in layers)
-    bases = {id(layer.base) for layer in layers}
-    assert len(bases) == (1 if SECTIONS[base].get("share_layers") else len(layers))
-    assert len({id(layer.hidden) for layer in layers}) == len(layers)

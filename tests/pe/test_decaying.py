@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from agreement import SIZES, Size, agree
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from torch import Tensor
 from variants import SECTIONS, dims, model, scattered, sequential, tokens
@@ -51,14 +51,6 @@ def test_fox(size: Size) -> None:
 @pytest.mark.parametrize("remainder", ["none", "self"])
 def test_stick_breaking(remainder: str, size: Size) -> None:
     agree("stick_breaking", {"remainder": remainder}, size, stick_breaking)
-
-
-def test_the_first_token_breaks_no_stick() -> None:
-    q, k, v = torch.randn(3, 1, 2, 1, 4).unbind(0)
-    given = q, k, v, torch.randn(1, 1, 8), sequential(1)
-    dropped, kept = (first_layer("stick_breaking", {"remainder": r}) for r in ("none", "self"))
-    assert (attend_by_hooks(dropped, *given) == 0).all()
-    assert torch.equal(attend_by_hooks(kept, *given), v)
 
 
 CHOICES: list[dict[str, Any]] = [

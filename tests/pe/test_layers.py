@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 from fast import plain
-from torch.nn.functional import scaled_dot_product_attention
-from variants import SECTIONS, TRAIN_LEN, decoded, model, sequential, tokens
+from variants import SECTIONS, TRAIN_LEN, in_pieces, model, sequential, tokens
 
 from docs import facts
 from pe_lab.core.instantiate import instantiate
@@ -55,20 +54,10 @@ def test_windowed_fused_equals_eager_and_decoding(name: str) -> None:
     built = model(SECTIONS[name], trunk={"window": WINDOW})
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     fused = built(seen, pos)
-    torch.testing.assert_close(decoded(built, seen, pos, TRAIN_LEN // 2), fused, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        in_pieces(built, seen, pos, TRAIN_LEN // 2), fused, rtol=0, atol=1e-10
+    )
     torch.testing.assert_close(plain(built)(seen, pos), fused, rtol=0, atol=1e-10)
-
-
-def test_a_windowed_layer_against_attention_with_that_mask() -> None:
-    built = model(SECTIONS["none"], trunk={"window": WINDOW}, n_layers=1)
-    x = torch.randn(2, TRAIN_LEN, 16, dtype=torch.float64)
-    attention = built.blocks[0].attention
-    found, _ = attention(x, sequential(TRAIN_LEN))  # type: ignore[operator]
-    qkv = attention.qkv(x).view(2, TRAIN_LEN, 3, attention.n_heads, -1)  # type: ignore[operator, union-attr, arg-type]
-    q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    near = torch.tensor([[i - WINDOW < j <= i for j in range(TRAIN_LEN)] for i in range(TRAIN_LEN)])
-    mixed = scaled_dot_product_attention(q, k, v, near).transpose(1, 2).flatten(-2)
-    torch.testing.assert_close(found, attention.out(mixed), rtol=0, atol=1e-12)  # type: ignore[operator, union-attr]
 
 
 def test_the_narrower_window_of_model_and_encoding_holds() -> None:
@@ -90,14 +79,6 @@ def test_each_layer_has_separate_sizes() -> None:
     assert first.ff.up.out_features == 24  # type: ignore[union-attr]
     assert second.ff.up.out_features == 200, "swiglu has two"  # type: ignore[union-attr]
     assert [len(e.frequencies) for e in encodings] == [8, 4], "head widths 16 and 8"  # type: ignore[attr-defined, arg-type]
-
-
-@pytest.mark.parametrize("name", ["rope", "cope", "alibi", "fire"])
-def test_heads_that_differ(name: str) -> None:
-    cfg = config(layers={1: {"n_heads": 2}}, d_model=16)
-    encodings = build_encodings(SECTIONS[name], cfg.dims(11, TRAIN_LEN, TRAIN_LEN))
-    built = Transformer(cfg, 11, encodings).double()
-    assert built(tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)).shape == (2, TRAIN_LEN, 16)
 
 
 def test_a_layer_without_the_encoding_is_nope() -> None:

@@ -66,17 +66,6 @@ def test_grape_m(base: float, width: int, contextual: bool, size: Size) -> None:
     agree("grape_m", {"base": base, "contextual": contextual}, size, naive, width=width)
 
 
-def test_a_plane_of_two_features_is_the_first_pair_of_rope() -> None:
-    """With one head of width 2 and a, b the axes, L turns by one radian a position."""
-    plane: Any = first_layer("grape_m", {}, d_model=2, n_heads=1)
-    plane.plane.data.copy_(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
-    rope = first_layer("rope", {}, d_model=2, n_heads=1)
-    q, k, v = torch.randn(3, 1, 1, 9, 2)
-    x = torch.randn(1, 9, 2)
-    turned = [attend_by_hooks(e, q, k, v, x, sequential(9)) for e in (plane, rope)]
-    torch.testing.assert_close(*turned, rtol=1e-12, atol=1e-12)
-
-
 def test_grape_m_starts_with_a_plane_of_unit_vectors_at_right_angles() -> None:
     plane = build_encodings(SECTIONS["grape_m"], dims(d_model=30, n_heads=3))[0].plane
     eye = torch.eye(2).expand(3, 2, 2)
@@ -154,15 +143,6 @@ def test_features_that_vanish_stay_finite(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.tril(-1), only_the_second, rtol=1e-5, atol=1e-6)
     gradients = torch.autograd.grad(found.sum(), (q, k))
     assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-def test_wall_starts_without_decay() -> None:
-    (ours,) = build_encodings(SECTIONS["wall"], dims(d_model=8, n_layers=1))
-    q, k, v = torch.randn(3, 1, 2, 5, 4)
-    x = torch.randn(1, 5, 8)
-    none = first_layer("none", {})
-    both = [attend_by_hooks(encoding, q, k, v, x, sequential(5)) for encoding in (ours, none)]
-    torch.testing.assert_close(*both, rtol=0.02, atol=0.02)
 
 
 def rove_value(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

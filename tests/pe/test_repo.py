@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, causal, first_layer
+from agreement import MAX_LEN, SIZES, Size, agree, attend_by_hooks, causal, first_layer
 from formulas import sigmoid
 from naive import Sight, attend, plain_value, turned
 from program import tiny
@@ -15,7 +15,6 @@ from variants import SECTIONS, dims, scattered
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
-from pe_lab.pe.rope_2d import affine_scan
 from pe_lab.store.run_id import identity
 from pe_lab.train.encodings import build_encodings
 
@@ -85,26 +84,6 @@ def test_rows_and_columns_of_two_axes() -> None:
     rotated = [torch.view_as_complex(x.unflatten(-1, (4, 2))) * turn for x in (q, k)]
     expected = causal((rotated[0] @ rotated[1].mH).real / 8**0.5, v)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
-
-
-def test_auto_starts_as_one_row() -> None:
-    sizes = {"n_layers": 1, "train_len": TRAIN_LEN, "max_len": MAX_LEN}
-    (auto,) = build_encodings({**SECTIONS["rope_2d"], "auto": True}, dims(**sizes))
-    (given,) = build_encodings(SECTIONS["rope_2d"], dims(**sizes))
-    q, k, v = torch.randn(3, 2, 2, 7, 8).unbind(0)
-    x, pos = torch.randn(2, 7, 16), torch.arange(7)[None]
-    outs = [attend_by_hooks(e, q, k, v, x, pos) for e in (auto, given)]
-    torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("length", [1, 2, 5, 8, 13])
-def test_affine_scan(length: int) -> None:
-    a, b = torch.rand(2, 3, length).unbind(0)
-    y, expected = torch.zeros(3), []
-    for t in range(length):
-        y = a[:, t] * y + b[:, t]
-        expected.append(y)
-    torch.testing.assert_close(affine_scan(a, b), torch.stack(expected, 1))
 
 
 LENGTH = 12

@@ -182,6 +182,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("self_extend", {"base": 10}),
     ("self_extend", {"base": 10, "window": 3, "pairing": "half", "logn": "train"}),
     ("self_extend", {"base": 10, "window": 5, "group": 3}),
+    ("self_extend", {"base": 10, "window": 5, "group": 3, "shift": "exact"}),
 ]
 
 
@@ -237,7 +238,15 @@ AT_ANY_LENGTH: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def equal_to_rope(name: str, choice: dict[str, Any], length: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("name", "choice", "length"),
+    [*((*case, 24) for case in AS_TRAINED), *((*case, 48) for case in AT_ANY_LENGTH)],
+    ids=str,
+)
+def test_where_nothing_is_changed_it_is_rope(
+    name: str, choice: dict[str, Any], length: int, dtype: torch.dtype
+) -> None:
     """Hidden states of one model with one and the other, in evaluation as in training."""
     sizes = {"train_len": 24, "max_len": length}
     seen, pos = tokens(2, length), sequential(length)
@@ -252,22 +261,6 @@ def equal_to_rope(name: str, choice: dict[str, Any], length: int, dtype: torch.d
         hidden = other.train(training)(seen, pos)
         expected = rope.train(training)(seen, pos)
         torch.testing.assert_close(hidden, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize(("name", "choice"), AS_TRAINED, ids=str)
-def test_at_the_trained_length_it_is_rope(
-    name: str, choice: dict[str, Any], dtype: torch.dtype
-) -> None:
-    equal_to_rope(name, choice, 24, dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize(("name", "choice"), AT_ANY_LENGTH, ids=str)
-def test_where_nothing_is_changed_it_is_rope(
-    name: str, choice: dict[str, Any], dtype: torch.dtype
-) -> None:
-    equal_to_rope(name, choice, 48, dtype)
 
 
 @pytest.mark.parametrize(
@@ -298,8 +291,6 @@ def test_the_window_of_each_layer_of_hfwa() -> None:
         assert windows == [w] * (n_layers - 1) + [None]
         assert (w - 1) * (n_layers - 1) + 1 <= 3 / 4 * train_len
         assert w * (n_layers - 1) + 1 > 3 / 4 * train_len
-    given = build_encodings({**SECTIONS["hfwa"], "window": 5}, dims(n_layers=3))
-    assert [e.window for e in given] == [5, 5, None]
 
 
 @pytest.mark.parametrize("choice", [{}, {"logn": "none", "window": 3}, {"logn": "test"}], ids=str)
@@ -332,8 +323,3 @@ def hfwa(s: Sight, h: int, i: int, j: int, last: bool, training: bool) -> Tensor
         return logit(replace(s, keys={**s.keys, "logn": "none"}), 0, h, i, j, "rope")
     product = s.q[0, h, i] @ s.k[0, h, j] / math.sqrt(s.width)
     return product * growth(s, int(s.pos[0, s.key_of(i)]), training, 12)
-
-
-def test_hfwa_leaves_out_the_last_layer_without_logn() -> None:
-    encodings = build_encodings({**SECTIONS["hfwa"], "logn": "none"}, dims())
-    assert [type(e).__name__ for e in encodings] == ["HFWA", "HFWA", "NoPE"]

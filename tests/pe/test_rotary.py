@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import SIZES, Size, agree, attend_by_hooks, first_layer
+from agreement import SIZES, Size, agree, first_layer
 from naive import Sight, attend, plain_value, softplus, turned
 from torch import Tensor
-from variants import SECTIONS, dims, scattered, sequential
+from variants import SECTIONS, dims, scattered
 
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
@@ -80,17 +80,6 @@ def selective_rope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 )
 def test_selective_rope(choice: dict[str, Any], size: Size) -> None:
     agree("selective_rope", choice, size, partial(attend, logit=selective_rope, value=plain_value))
-
-
-def test_selective_rope_with_constant_steps_is_rope() -> None:
-    section = {**SECTIONS["selective_rope"], "bias": True, "base": 100}
-    selective = build_encodings(section, dims(d_model=16))[0]
-    torch.nn.init.zeros_(selective.up.weight)  # type: ignore[union-attr, arg-type]
-    rope = build_encodings({**SECTIONS["rope"], "pairing": "half", "base": 100}, dims())[0]
-    q, k, v = torch.randn(3, 2, 2, 9, 8).unbind(0)
-    x = torch.randn(2, 9, 16)
-    got, expected = (attend_by_hooks(e, q, k, v, x, sequential(9)) for e in (selective, rope))
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 def rotated(

@@ -1,9 +1,6 @@
 """Every encoding in conf/pe and every choice in its signature, found by looking."""
 
-import pytest
-import torch
 from hydra.utils import get_object
-from program import assert_has
 
 from docs import facts
 from pe_lab.check.base import (
@@ -21,10 +18,7 @@ from pe_lab.check.base import (
     sequential,
     tokens,
 )
-from pe_lab.core.errors import UsageError
-from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import HOOKS
-from pe_lab.train.encodings import build_encodings
 
 __all__ = [
     "MAX_LEN",
@@ -34,8 +28,6 @@ __all__ = [
     "VOCAB",
     "Section",
     "accepted",
-    "assert_refused",
-    "decoded",
     "dims",
     "in_pieces",
     "model",
@@ -44,19 +36,9 @@ __all__ = [
     "scattered",
     "sequential",
     "tokens",
-    "writes",
 ]
 
 SECTIONS: dict[str, Section] = {name: facts.section(name) for name in facts.names()}
-
-
-def assert_refused(name: str, changes: Section, words: list[str], **sizes: int) -> None:
-    """These keys of an encoding are refused in one sentence, which holds the words."""
-    with pytest.raises(UsageError) as refused:
-        build_encodings({**SECTIONS[name], **changes}, dims(**sizes))
-    message = str(refused.value)
-    assert "\n" not in message
-    assert_has(message, *words)
 
 
 def turned_by(section: Section, key: str) -> str:
@@ -92,13 +74,3 @@ def every_variant() -> dict[str, Section]:
 
 
 VARIANTS = every_variant()
-
-
-def writes(section: Section) -> bool:
-    """Whether a token's encoding does not depend on later tokens."""
-    return not any(e.whole_sequence for e in build_encodings(section, dims()))
-
-
-def decoded(built: Transformer, seen: torch.Tensor, pos: torch.Tensor, first: int) -> torch.Tensor:
-    """What the model computes with a key cache: some tokens at once, the others one by one."""
-    return in_pieces(built, seen, pos, first)

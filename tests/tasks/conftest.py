@@ -1,6 +1,5 @@
 """Tasks from their yamls, without the program around them."""
 
-import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -56,26 +55,6 @@ def sentences() -> Callable[[Task, Batch], Iterator[tuple[list[str], list[int], 
             yield words, scored, [task.vocab[batch.targets[row, t]] for t in scored]
 
     return sentences
-
-
-@pytest.fixture(scope="session")
-def drawn() -> Callable[..., tuple[list[str], list[int], list[str]]]:
-    """A drawing in the docstring of a task's class: its words, the scored places and the answers.
-
-    A drawing is two lines, indented by eight, after an empty one. An answer stands below its word.
-    """
-
-    def drawn(task: Task, which: int = 0) -> tuple[list[str], list[int], list[str]]:
-        found = re.findall(r"\n\n {8}(\S.*)\n {8}( *\S.*)\n\n", type(task).__doc__ or "")
-        above, below = found[which]
-        starts = [match.start() for match in re.finditer(r"\S+", above)]
-        answers = {starts.index(m.start()): m.group() for m in re.finditer(r"\S+", below)}
-        words, last = above.split(), len(starts) - 1
-        assert {*words, *answers.values()} <= {*task.vocab}
-        end = [answers[last]] if last in answers else []
-        return [*words, *end], list(answers), list(answers.values())
-
-    return drawn
 
 
 @pytest.fixture(scope="session")

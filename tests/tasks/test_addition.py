@@ -108,32 +108,6 @@ def test_digits_and_lengths_are_uniform(assert_share):
     assert_share((one[:, 0] == 0).sum(), len(one), 1 / 10)
 
 
-@pytest.mark.parametrize("units_id", ["largest", "smallest"])
-def test_the_drawing_of_ids(load, units_id):
-    lines = [line.split() for line in Addition.__doc__.splitlines()]
-    (shown,) = (line[1:] for line in lines if line[:1] == [units_id])
-    task = load("addition", min_digits=3, max_digits=3, units_id=units_id)
-    ids = task.sample(generator(0), 1).positions["place"]
-    assert ids[0].tolist() == [int(number) for number in shown]
-
-
-@pytest.mark.parametrize(("which", "hints"), [(0, None), (1, 5)])
-def test_drawings(drawn, which, hints):
-    task = Addition(
-        splits={}, min_digits=2, max_digits=3, base=10, reverse=True, pad=True, hints=hints
-    )
-    check(task, *drawn(task, which)[:2])
-
-
-@pytest.mark.parametrize("hints", [None, 30])
-def test_at_length(load, hints):
-    task = load("addition", hints=hints)
-    for length in range(9, 60):
-        made = task.at_length(length)
-        assert length - 6 < made.n_tokens <= length
-        assert made.sample(generator(0), 4).tokens.shape == (4, made.n_tokens)
-
-
 def group_word(**keys):
     plain = {"group": "S3", "generators": "all", "min_steps": 5, "max_steps": 5}
     return GroupWord(
@@ -247,17 +221,6 @@ def test_the_drawn_elements_are_uniform_and_every_product_comes_up(kind, assert_
     assert {task.vocab[i] for i in np.flatnonzero(drawn)} == allowed(task)
     assert_share(drawn[drawn > 0], 80_000, 1 / len(allowed(task)))
     assert set(batch.targets[:, -1]) == set(range(len(task.vocab) - 3))
-
-
-def test_steps_are_uniform(assert_share):
-    lengths = group_word(min_steps=3, max_steps=6, tokens_per_step=2).sample(generator(2), 8000)
-    assert_share([(lengths.lengths == 2 * steps).sum() for steps in range(3, 7)], 8000, 1 / 4)
-
-
-def test_drawing_of_group_word(drawn):
-    task = group_word(generators="swaps")
-    words, scored, answers = drawn(task)
-    check_word(task, words[:-1], answers, np.isin(np.arange(5), scored), 5)
 
 
 def test_lengths_are_of_whole_steps():

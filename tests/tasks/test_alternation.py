@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,14 +63,6 @@ def test_the_number_and_the_ends_of_blocks_are_uniform(assert_share):
     for ends_there in (1, 2, 3):
         chosen = ends[number == ends_there]
         assert_share(chosen.sum(axis=0), len(chosen), ends_there / 4)
-
-
-def test_drawing_of_alternation(drawn):
-    words, scored, answers = drawn(alternation(min_letters=10, max_letters=10))
-    letters = words[1 : 1 + len(scored)]
-    assert scored == list(range(1, 11))
-    assert answers == ["01"[block == 3] for block in blocks_of(letters)]
-    assert blocks_of(letters)[-1] == 4
 
 
 def neighbour(words, side, occurrence):
@@ -145,13 +136,6 @@ def test_texts_of_first_and_last_are_uniform_among_those_that_can_be_asked_for(a
                 assert_share(number, 20_000, weight / sum(counts.values()))
 
 
-@pytest.mark.parametrize(("which", "side", "kind"), [(0, "right", "unique"), (1, "left", "last")])
-def test_drawings_of_induction(drawn, which, side, kind):
-    words, scored, answers = drawn(induction(side=side, occurrence=kind), which)
-    assert scored == [len(words) - 2]
-    assert answers == [words[neighbour(words, side, kind)]]
-
-
 def chain(words, place, hops):
     """Where ``hops`` pointers lead from a place, in letters alone; None: nowhere."""
     for _ in range(hops):
@@ -208,11 +192,3 @@ def test_hops_and_letters_are_uniform(assert_share):
     assert_share(np.bincount(letters[:, 0]), 10_000, 1 / 4)
     steps = (letters[:, 1:] - letters[:, :-1]) % 4
     assert_share(np.bincount(steps.ravel())[1:], steps.size, 1 / 3)
-
-
-def test_drawing_of_khop(drawn):
-    words, scored, answers = drawn(khop())
-    letters = words[2:12]
-    ends = {place + 2: chain(letters, place, 2) for place in range(10)}
-    assert scored == [place for place, end in ends.items() if end is not None]
-    assert answers == [letters[end] for end in ends.values() if end is not None]

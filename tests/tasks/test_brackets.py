@@ -172,21 +172,6 @@ def test_guess_is_the_commonest_closing():
     assert task.guess(batch, batch) == pytest.approx(0.75, abs=0.02)
 
 
-def test_drawings(drawn):
-    words, scored, _ = drawn(brackets(length=16))
-    closings, _, _ = replay(words, brackets())
-    assert scored == [place - 1 for place, _, _ in closings]
-    task = brackets(mode="sentence", length=20)
-    *text, query, answer = drawn(task, 1)[0]
-    assert replay(text, task)[1][-1 - int(query[1:])][0] == answer
-
-
-def test_only_wide_gaps_are_scored(load):
-    wide = load("brackets").split("wide_gap").sample(generator(5), 500)
-    assert wide.tags["distance"][wide.scored].min() > 15
-    assert wide.scored.sum() > 100
-
-
 @pytest.mark.parametrize(
     "keys",
     [
@@ -200,8 +185,3 @@ def test_the_farthest_gap_is_scored(keys):
     """As far as ``beyond_gap`` can go, and then just one gap is left."""
     batch = brackets(**{"m": 2, "length": 40} | keys).sample(generator(6), 20_000)
     assert batch.tags["distance"][batch.scored].min() == keys["beyond_gap"] + 1
-
-
-def test_at_a_length_without_wide_gaps(load):
-    with pytest.raises(ValueError, match=r"no gap is beyond 9 with.*task\.length=10"):
-        load("brackets").split("wide_gap").at_length(9)
