@@ -138,16 +138,10 @@ def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None
 
 def test_the_terminal_shows_gates_counting() -> None:
     inspection = made("_b_a|", [0, 1, 0, 0.9, 0.02], 1)
-    assert [text.plain for text in lines(inspection, inspection.heads[0], None)] == [
-        "selective_copy, cope, seed 0: dense, sequence 3",
-        "0 of 1 scored answers are right. Heads are ranked by how much their gate differs between "
-        "tokens: layer 1 head 0 comes first, with a mean of b 1.00, a 0.90, | 0.02, _ 0.00.",
-        "answers a≠b",
-        "layer 1 head 0  0.50  b 1.00 a 0.90 | 0.02 _ 0.00",
-        "",
-        "layer 1 head 0, query 4: |",
-        "target b (probability 0.25): wrong, predicted a; "
-        "attention 1.00 on the tokens that hold it",
+    shown = [text.plain for text in lines(inspection, inspection.heads[0], None)]
+    assert "0 of 1 scored answers are right" in shown[1]
+    assert "layer 1 head 0  0.50  b 1.00 a 0.90 | 0.02 _ 0.00" in shown
+    assert shown[-6:] == [
         "key                  0     1     2     3     4",
         "token                _     b     _     a     |",
         "attention         0.00  1.00  0.00  0.00  0.00",
