@@ -41,36 +41,6 @@ class Waves(PositionalEncoding):
 '''
 
 
-def test_a_run_from_before_a_change_of_the_class_says_so(
-    add: Add, here: Here, tmp_path: Path
-) -> None:
-    """The code is not part of a run's identity, so the run of the old code is found."""
-    add("reworked", WAVES, "pe/reworked", "_target_: reworked.Waves\nperiod: 8\n")
-    line = ["--config-dir", "mine", *tiny("pe=reworked", "train.steps=2")]
-    assert here(*line).status == 0
-    assert "changed" not in here(*line).out
-    with (tmp_path / "lib" / "reworked.py").open("a") as file:
-        file.write("# another version\n")
-    found = " ".join(here(*line).out.split())
-    assert "is finished already, made before the file of reworked.Waves changed" in found
-    swept = " ".join(here("-m", *line, "seed=0,1").out.split())
-    assert "the file of reworked.Waves changed since some runs were finished" in swept
-    assert here(*line, "force=true").status == 0
-    assert "changed" not in here(*line).out
-
-
-def test_a_resumed_run_says_that_the_class_changed(add: Add, here: Here, tmp_path: Path) -> None:
-    add("resumed", WAVES, "pe/resumed", "_target_: resumed.Waves\nperiod: 8\n")
-    line = ["--config-dir", "mine", *tiny("pe=resumed", "train.steps=2")]
-    assert here(*line).status == 0
-    (the_run(tmp_path / "runs") / "summary.json").unlink()
-    with (tmp_path / "lib" / "resumed.py").open("a") as file:
-        file.write("# another version\n")
-    assert "the file of resumed.Waves changed since this run began" in " ".join(
-        here(*line).out.split()
-    )
-
-
 def test_an_encoding_without_a_constructor(add: Add, here: Here) -> None:
     text = "from pe_lab.pe.base import PositionalEncoding\n\nclass Bare(PositionalEncoding):\n"
     text += "    def embed(self, x, tokens, pos):\n        return x + pos[..., None] % 2\n"

@@ -27,26 +27,6 @@ def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> Non
     assert not set(shown) & set("\x1b\x9b\u202e")
 
 
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        pytest.param(["show"], 1, marks=pytest.mark.extended),
-        pytest.param(tiny("--cfg", "job"), 1, marks=pytest.mark.extended),
-        (tiny("train.steps=30"), 0),
-        pytest.param(["-m", *tiny("train.steps=2")], 0, marks=pytest.mark.extended),
-    ],
-)
-def test_a_full_disk_for_the_output(tmp_path: Path, words: list[str], status: int) -> None:
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [*PROGRAM, *words], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
-        )
-    assert ended.stderr == ("pe-lab: the output cannot be written (No space left on device)\n")
-    assert ended.returncode == status
-    if status == 0:
-        assert state(the_run(tmp_path / "runs"))["state"] == "finished"
-
-
 @pytest.mark.parametrize("module", ["pe_lab.core.output", "numpy", "torch"])
 def test_ctrl_c_amid_an_import_leaves_no_traceback(tmp_path: Path, module: str) -> None:
     program = tmp_path / "pe-lab"

@@ -1,18 +1,18 @@
 """The command line: ``key=value`` words train a run; everything else has a command."""
 
 import ast
+import os
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from importlib.resources import files
 
 from pe_lab import __version__
 from pe_lab.config.choices import CHOICES, choices
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError, sentence
-from pe_lab.core.output import printable, tolerant_output
+from pe_lab.core.output import printable
 from pe_lab.core.suggest import did_you_mean
 
 HELP = """\
@@ -66,29 +66,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     129, 130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = any(word.lower() in ("debug=true", "debug=1") for word in words)
-    with tolerant_output() as output:
-        try:
-            _dispatch(words)
-            status = 0
-        except PeLabError as error:
-            status = _report(str(error), error.exit_status, debug)
-        except (KeyboardInterrupt, Interrupted) as stop:
-            status = getattr(stop, "exit_status", 130)
-        except Exception as error:
-            status = _report(f"{sentence(error)} (debug=true shows where)", 1, debug)
-    # A run has its result in files; a command prints it.
-    if output.error and not isinstance(output.error, BrokenPipeError) and words[:1] != []:
-        lost = words[0] in COMMANDS
-        return _report(f"the output cannot be written ({output.error.strerror})", status or lost)
-    return status
+    try:
+        _dispatch(words)
+        sys.stdout.flush()
+        return 0
+    except PeLabError as error:
+        return _report(str(error), error.exit_status, debug)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        return getattr(stop, "exit_status", 130)
+    except BrokenPipeError:
+        # The reader, such as head, has enough; the interpreter would flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _report(f"{sentence(error)} (debug=true shows where)", 1, debug)
 
 
 def _report(message: str, status: int, debug: bool = False) -> int:
-    # The error output may be closed or full, too.
-    with suppress(OSError):
-        if debug:
-            traceback.print_exc()
-        print(f"pe-lab: {printable(message)}", file=sys.stderr, flush=True)
+    if debug:
+        traceback.print_exc()
+    print(f"pe-lab: {printable(message)}", file=sys.stderr, flush=True)
     return status
 
 

@@ -1,7 +1,6 @@
 """The process and the machine of a run: set at its start, recorded, and compared when resumed."""
 
 import ctypes
-import hashlib
 import json
 import os
 import platform
@@ -9,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -19,9 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.config.schema import Config
-from pe_lab.core.console import logger
 from pe_lab.pe.positions import Sequential
-from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.plan import Plan
 from pe_lab.train.trainer import Trainer
 
@@ -148,7 +144,7 @@ def count_flop(trainer: Trainer) -> float:
 def record_start(
     trainer: Trainer, overrides: list[str], lineage: list[dict[str, str]], sweep: str | None
 ) -> None:
-    """Append this start to environment.json, and warn if the code of a class has changed.
+    """Append this start to environment.json.
 
     Args:
         lineage: the runs whose weights this run began with, the oldest first.
@@ -161,7 +157,6 @@ def record_start(
         "sweep": sweep,
         "deterministic": plan.config.deterministic,
         **environment(torch.get_num_threads(), device.type, device.index),
-        "code": _code_digests(plan.resolved),
         "contents": plan.task.contents(),
         "null_keys": sorted(plan.null_values),
         "lineage": lineage or (starts[-1].get("lineage", []) if starts else []),
@@ -169,44 +164,7 @@ def record_start(
     if not starts:
         folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(plan.resolved)))
         folder.write("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))
-    if changed_classes := changed_code(folder, plan.resolved):
-        logger.warning(
-            "the file of %s changed since this run began: its numbers are those of neither; "
-            "force=true begins it again",
-            changed_classes,
-        )
     folder.write("environment.json", json.dumps([*starts, facts], indent=1) + "\n")
-
-
-def changed_code(folder: RunFolder, resolved: Mapping[str, Any]) -> str:
-    """The classes outside of pe_lab whose files have changed since a start of a run, like
-    ``mine.Mine``; empty if there are none. The code is not part of a run's identity."""
-    if not (now := _code_digests(resolved)):
-        return ""
-    starts = [start.get("code", {}) for start in folder.starts()]
-    return ", ".join(
-        name for name in now if any(s.get(name, now[name]) != now[name] for s in starts)
-    )
-
-
-def _code_digests(resolved: Mapping[str, Any]) -> dict[str, str]:
-    """Class of a configuration that is not of pe_lab -> the start of the SHA-256 of its file."""
-    digests = {}
-    for name in _class_names(resolved):
-        file = getattr(sys.modules.get(name.rpartition(".")[0]), "__file__", None)
-        if file and not name.startswith("pe_lab."):
-            digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
-    return digests
-
-
-def _class_names(value: Any) -> Iterator[str]:
-    """The classes that a configuration names, at any depth."""
-    if isinstance(value, dict):
-        if "_target_" in value:
-            yield value["_target_"]
-        value = list(value.values())
-    for part in value if isinstance(value, list) else ():
-        yield from _class_names(part)
 
 
 def warnings_about(plan: Plan) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.core.console import StepProgress, busy, console, logger, percent
+from pe_lab.core.console import LINE_INTERVAL_S, StepProgress, busy, console, logger, percent
 from pe_lab.core.errors import Interrupted, RunError, UsageError, by_machine, sentence
 from pe_lab.core.metrics import (
     IN_DOMAIN,
@@ -25,7 +25,6 @@ from pe_lab.core.metrics import (
 from pe_lab.core.task import Batch
 from pe_lab.core.tracker import TrackedRun
 from pe_lab.experiment.environment import (
-    changed_code,
     prepare,
     record_start,
     set_threads,
@@ -51,13 +50,13 @@ class SweepPlace:
         name: of the run, shown with its progress.
         sweep: name of the sweep.
         number: of the run in it; runs take the GPUs in turn by it.
-        line_every: seconds between lines of progress; None: a progress bar.
+        line_every: seconds between lines of progress.
     """
 
     name: str
     sweep: str
     number: int
-    line_every: float | None = None
+    line_every: float = LINE_INTERVAL_S
 
 
 def run_and_print(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -111,9 +110,7 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        classes = changed_code(folder, plan.resolved)
-        logger.info("%s is finished already%s; force=true runs it again", folder.path,
-                    f", made before the file of {classes} changed" if classes else "")  # fmt: skip
+        logger.info("%s is finished already; force=true runs it again", folder.path)
         return summary
 
 
@@ -181,12 +178,11 @@ def _train_and_measure(
     log.listener = tracking.log
     names, exit_code, summary = config.names, 1, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
-    line_every = place.line_every if place else None
+    line_every = place.line_every if place else LINE_INTERVAL_S
     try:
-        with StepProgress(name, config.train.steps, trainer.step, line_every) as progress:
-            trainer.fit(log, progress.step)
-            progress.doing("measuring")
-            summary = summarize(trainer, overrides)
+        progress = StepProgress(name, config.train.steps, trainer.step, line_every)
+        trainer.fit(log, progress.step)
+        summary = summarize(trainer, overrides)
         log.sync()
         folder.set_status("finished", trainer.step, config.train.steps)
         folder.write("summary.json", sealed(summary))

@@ -19,7 +19,6 @@ from pydantic import Field, PositiveFloat
 from pe_lab.core.console import logger
 from pe_lab.core.errors import reason
 from pe_lab.core.files import replace_file
-from pe_lab.core.metrics import METRICS
 from pe_lab.core.tracker import TrackedRun, Tracker
 from pe_lab.core.validation import closed
 from pe_lab.experiment.tracking import (
@@ -35,8 +34,6 @@ from pe_lab.store.run_id import operational
 
 MIN_FREE_BYTES = 1 << 20
 """wandb silently loses rows on a full disk, and checkpoints need the space more."""
-UNCHARTED = tuple(f"/{metric.name}" for metric in METRICS if not metric.charted)
-"""Suffixes of metrics that are logged without a chart."""
 MAX_NAME, MAX_TAG = 128, 64
 """wandb's limits, in characters."""
 NAMED = ("pe", "seed", "seed.data")
@@ -101,10 +98,9 @@ class WandbTracker(Tracker):
     """Weights & Biases, without any question on the terminal; its files are in ``folder/wandb``.
 
     Row n of metrics.jsonl is wandb's step n. The file ``wandb/rows`` holds the random part of the
-    run's ``id`` in wandb, so that equal runs in two folders stay two runs; how many rows were
-    ``sent`` online; and how many were ``logged`` in all, which is absent while a process logs and
-    after it was killed. A resumed run logs the rows that wandb lacks. After a kill offline, all
-    rows are logged again and the files of the killed process are deleted.
+    run's ``id`` in wandb, so that equal runs in two folders stay two runs, and how many rows were
+    ``sent`` online. A resumed run logs the rows that wandb lacks. Offline, all rows are logged
+    again and the files of the earlier processes are deleted.
 
     Args:
         wandb: the keys ``tracker.wandb``. If ``mode`` is online and the server or the key is
@@ -117,7 +113,6 @@ class WandbTracker(Tracker):
         self.start_seconds = wandb.init_timeout + 2 * GRACE_SECONDS
         self.log_seconds, self.finish_seconds = GRACE_SECONDS, UPLOAD_SECONDS + GRACE_SECONDS
         self._step = self._rows = self._sent = 0
-        self._hidden: set[str] = set()
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> None:
@@ -137,9 +132,6 @@ class WandbTracker(Tracker):
                 "wandb did not start online: %s; the run is logged offline: run `wandb login` or "
                 "check the network, then `%s`", reason(error), self._sync_command(),
             )  # fmt: skip
-        for handler in logging.getLogger("wandb").handlers:
-            # wandb's log file is on the same disk: if that is full, print no tracebacks.
-            handler.handleError = lambda record: None  # type: ignore[method-assign]
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         for row in run.rows:
@@ -150,10 +142,6 @@ class WandbTracker(Tracker):
     def log(self, row: dict[str, Any]) -> None:
         if self._step >= self._rows:
             row = with_mean_ood(row, self._splits)
-            for key in row.keys() - self._hidden:
-                if key.endswith(UNCHARTED):
-                    self._run.define_metric(key, step_metric="step", hidden=True)
-                    self._hidden.add(key)
             self._check_disk()
             self._run.log(row, step=self._step, commit=True)
         self._step += 1
@@ -167,7 +155,7 @@ class WandbTracker(Tracker):
         self._check_disk()
         self._rows = max(self._step, self._rows)
         self._sent = self._rows if self._mode == "online" else self._sent
-        self._record_rows(logged=self._rows)
+        self._record_rows()
 
     def remedy(self) -> str:
         if self._run is not None and self._mode == "online":
@@ -202,15 +190,12 @@ class WandbTracker(Tracker):
         if self._mode == "online":
             self._rows = self._sent
             return unsent
-        if "logged" in known:
-            self._rows = known["logged"]
-            return []
-        # If it is unknown how many rows reached the server, log them as another run.
+        # Of uploaded files it is unknown how many rows reached the server: it is another run.
         self._rows, self._id = 0, self._id if folders == unsent else token_hex(3)
         return unsent
 
-    def _record_rows(self, **logged: int) -> None:
-        content = json.dumps({"id": self._id, "sent": self._sent, **logged})
+    def _record_rows(self) -> None:
+        content = json.dumps({"id": self._id, "sent": self._sent})
         replace_file(self._folder / "rows", content.encode())
 
     def _check_disk(self) -> None:
@@ -230,6 +215,8 @@ class WandbTracker(Tracker):
 
     def _init(self, run: TrackedRun) -> Any:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        # Without it, wandb keeps a copy of every table in the home folder.
+        os.environ["WANDB_DATA_DIR"] = str(self._folder)
         import wandb
 
         # Only the global setting keeps wandb from asking for a key.
@@ -267,14 +254,7 @@ class WandbTracker(Tracker):
         self._run.summary.update(numbers)
         if self._step < self._rows:  # Another process has logged the row of the tables.
             return
-        # Without it, wandb keeps a copy of every table in the home folder.
-        before = os.environ.get("WANDB_DATA_DIR")
-        os.environ["WANDB_DATA_DIR"] = before or str(self._folder)
-        try:
-            # Mixed types: a split that does not apply has no numbers.
-            splits = wandb.Table(list(SPLIT_COLUMNS), split_rows(summary), allow_mixed_types=True)
-            lengths = wandb.Table(list(LENGTH_COLUMNS), length_rows(summary))
-            self.log({"step": row["step"], "splits": splits, "lengths": lengths})
-        finally:
-            if before is None:
-                del os.environ["WANDB_DATA_DIR"]
+        # Mixed types: a split that does not apply has no numbers.
+        splits = wandb.Table(list(SPLIT_COLUMNS), split_rows(summary), allow_mixed_types=True)
+        lengths = wandb.Table(list(LENGTH_COLUMNS), length_rows(summary))
+        self.log({"step": row["step"], "splits": splits, "lengths": lengths})

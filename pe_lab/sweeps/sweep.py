@@ -26,7 +26,7 @@ from pe_lab.config.compose import CommandLine, composing, to_hydra
 from pe_lab.core.console import console
 from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.core.output import counted
-from pe_lab.experiment.environment import changed_code, warnings_about
+from pe_lab.experiment.environment import warnings_about
 from pe_lab.experiment.run import print_next_commands
 from pe_lab.experiment.signals import begin_worker, passing_to_workers, stop_on_signal, stopping
 from pe_lab.store.run_id import operational
@@ -145,7 +145,9 @@ def multirun(
     if tables:
         done = sum(job.finished_before for job in jobs)
         console().print(all_jobs + (f", {done} of them finished before" if done else ""))
-    _print_notes(jobs, plans)
+    pending = [plan for job, plan in zip(jobs, plans, strict=True) if job.missing]
+    for warning in dict.fromkeys(text for plan in pending for text in warnings_about(plan)):
+        console().print(warning, soft_wrap=True)
     ended: Exception | Interrupted | None = None
     if missing:
         sweep = Sweep(line, words, plans[0].config.runs_dir)
@@ -166,18 +168,6 @@ def multirun(
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
-
-
-def _print_notes(jobs: Sequence[Job], plans: Sequence[Plan]) -> None:
-    """Print each warning once, and name the classes that changed since runs were finished."""
-    notes: dict[str, None] = {}
-    for job, plan in zip(jobs, plans, strict=True):
-        if job.missing:
-            notes |= dict.fromkeys(warnings_about(plan))
-        elif classes := changed_code(job.folder, plan.resolved):
-            notes[f"the file of {classes} changed since some runs were finished"] = None
-    for note in notes:
-        console().print(note, soft_wrap=True)
 
 
 def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger("pe_lab")
 LOCK_WAIT_S = 60.0
 """How long to wait for the folder of a job that another process is writing."""
 PROGRESS_INTERVAL_S = 60.0
-"""Seconds between a worker's lines of progress."""
+"""Seconds between a job's lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SweepJob:
 
         number = self.numbers[HydraConfig.get().job.num]
         name = f"[{number}/{len(self.labels)}] {self.labels[number - 1]}"
-        place = SweepPlace(name, self.sweep, number, PROGRESS_INTERVAL_S if self.pool else None)
+        place = SweepPlace(name, self.sweep, number, PROGRESS_INTERVAL_S)
         try:
             if (stop := stopping()) is not None:
                 raise stop
