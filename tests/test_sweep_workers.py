@@ -14,7 +14,7 @@ from test_sweeps import table
 
 from pe_lab.core.errors import RunError
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps.jobs import MAX_KILLS, Job, closing_table, launch_all
+from pe_lab.sweeps.jobs import Job, closing_table, launch_all
 
 
 @pytest.mark.extended
@@ -101,26 +101,12 @@ def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -
             one.returned = ("failed", "fine")
 
     launch_all(jobs, launch)
-    assert rounds == [[1, 2, 3, 4], [1, 2, 3, 4], [3, 4], [1], [2]]
+    assert rounds == [[1, 2, 3, 4], [1], [2], [3, 4]]
     assert jobs[0].returned is not None
     assert jobs[0].returned[0] == "killed"
     assert [one.returned for one in jobs[1:]] == [("failed", "fine")] * 3
     outcomes = {one.number: one.outcome() for one in jobs}
     assert closing_table(jobs, outcomes)[1] == {"killed": 1, "failed": 3}
-
-
-def test_a_job_that_gets_further_each_time_is_not_abandoned(tmp_path: Path) -> None:
-    (one,) = jobs = [job(1, tmp_path)]
-
-    def launch(batch: Sequence[Job]) -> None:
-        one.folder.make()
-        one.folder.set_status("running", one.step() + 1, 9)
-        if one.step() < 9:
-            raise BrokenProcessPool
-        one.returned = ("failed", "fine")
-
-    launch_all(jobs, launch)
-    assert one.returned == ("failed", "fine")
 
 
 def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
@@ -130,6 +116,6 @@ def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
         rounds.append(batch)
         raise BrokenProcessPool
 
-    with pytest.raises(RunError, match="3 times a worker was killed before it began a job"):
+    with pytest.raises(RunError, match="a worker was killed before it began a job"):
         launch_all([job(1, tmp_path)], launch)
-    assert len(rounds) == MAX_KILLS
+    assert len(rounds) == 1

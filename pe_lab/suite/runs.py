@@ -27,7 +27,7 @@ from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
 from pe_lab.suite.scores import BASELINE, choose_rates, next_tuning, tuning_of, unite
 from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
-from pe_lab.sweeps.jobs import Job, duration, launch_all, printing_progress
+from pe_lab.sweeps.jobs import Job, launch_all
 from pe_lab.sweeps.launchers import check_launcher
 from pe_lab.sweeps.sweep import Sweep, conclude
 from pe_lab.train.plan import Plan, plan
@@ -332,8 +332,7 @@ class Trainer:
             began, jobs = time.monotonic(), self._jobs(runs)
             try:
                 if missing := [job for job in jobs if job.missing]:
-                    with printing_progress(missing, len(jobs)):
-                        launch_all(missing, sweep.launch(jobs))
+                    launch_all(missing, sweep.launch(jobs))
             finally:
                 self._record(runs, jobs, f"{step.task}, {step.phase}", time.monotonic() - began)
 
@@ -343,7 +342,7 @@ class Trainer:
         states = Counter(outcome.state for outcome in outcomes.values())
         if jobs:
             said = ", ".join(f"{n} {state}" for state, n in states.items())
-            console().print(f"{stage}: {said}, {duration(seconds)}")
+            console().print(f"{stage}: {said}, {seconds / 60:.1f} min")
         ended = ((label, one) for label, one in outcomes.items() if one.state not in ENDED)
         self.failed += [f"{label}: {outcome}" for label, outcome in ended]
         self.known.begun |= {*runs}

@@ -1,17 +1,15 @@
 """The jobs of a sweep: their state, their progress, and launching them again where a pool died."""
 
 import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
 
-from pe_lab.core.console import console, percent
+from pe_lab.core.console import percent
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.core.output import counted
@@ -24,10 +22,6 @@ logger = logging.getLogger("pe_lab")
 
 UNFINISHED = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
 """The states of a job that is not finished, in the order of the summary."""
-LINE_INTERVAL_S = 60.0
-MAX_KILLS = 3
-"""Times that a job may be killed without a checkpoint in between, the last time alone in a
-pool; also the times that a pool may die before it begins a job."""
 
 
 @dataclass(frozen=True)
@@ -160,43 +154,6 @@ def closing_table(
     return table, counts
 
 
-def progress_line(jobs: Sequence[Job], total: int) -> str:
-    """``3 of 8 jobs done, 2 running``.
-
-    Args:
-        jobs: those that were launched.
-        total: the number of jobs of the sweep, with those that were finished before.
-    """
-    begun = [job for job in jobs if job.has_begun()]
-    running = sum(job.status().get("state") == "running" for job in begun)
-    done = total - sum(job not in begun and job.returned is None for job in jobs) - running
-    return f"{done} of {total} jobs done, {running} running"
-
-
-@contextmanager
-def printing_progress(jobs: Sequence[Job], total: int) -> Iterator[None]:
-    """Print the ``progress_line`` every ``LINE_INTERVAL_S``."""
-    stop = threading.Event()
-
-    def watch() -> None:
-        while not stop.wait(LINE_INTERVAL_S):
-            console().print(progress_line(jobs, total), soft_wrap=True)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        stop.set()
-
-
-def duration(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-
 def launch_all(
     jobs: Sequence[Job],
     launch: Callable[[Sequence[Job]], None],
@@ -204,41 +161,34 @@ def launch_all(
 ) -> None:
     """Launch jobs until each has ended, or a signal came.
 
-    A pool that loses a worker is lost with all that it runs; its jobs resume from their
-    checkpoints in a new one. A job that was killed twice at the same step runs alone in a pool,
-    and is given up if it is killed there too.
+    A pool that loses a worker is lost with all that it runs. These jobs resume from their
+    checkpoints alone in a new one, so that the one that kills its worker is found and given up.
 
     Args:
         launch: runs jobs to their end.
         batch_size: jobs launched at a time; None: all.
 
     Raises:
-        RunError: pools die before they begin a job.
+        RunError: a pool dies before it begins a job.
     """
-    todo, kills, idle_pools = list(jobs), Counter[int](), 0
-    while todo and stopping() is None:
-        suspects = [job for job in todo if kills[job.number] == MAX_KILLS - 1]
-        batch = [job for job in todo if job not in suspects][:batch_size] or suspects[:1]
-        before = {job.number: job.status() for job in batch}
+    waiting, suspects = list(jobs), list[Job]()
+    while (waiting or suspects) and stopping() is None:
+        batch = suspects[:1] or waiting[:batch_size]
         try:
             launch(batch)
-            todo = [job for job in todo if job not in batch]
-            continue
+            ended = batch
         except BrokenProcessPool:
-            logger.warning("a worker was killed: its jobs continue in new workers")
-        begun = any(job.status() != before[job.number] for job in batch)
-        idle_pools = 0 if begun else idle_pools + 1
-        if idle_pools == MAX_KILLS:
-            raise RunError(
-                f"{MAX_KILLS} times a worker was killed before it began a job: is there memory "
-                "for hydra.launcher.n_jobs of them? The same command runs only what is missing"
-            )
-        for job in batch:
-            if job.folder.killed():
-                advanced = job.step() > before[job.number].get("step", 0)
-                kills[job.number] = 0 if advanced else kills[job.number] + 1
-            if kills[job.number] == MAX_KILLS:
-                times = f"{MAX_KILLS} times at step {job.step()}: is there memory for it?"
-                job.returned = "killed", times
-            if job.returned or job.outcome().state in ("finished", "failed"):
-                todo.remove(job)
+            ended = [job for job in batch if job.outcome().state in ("finished", "failed")]
+            killed = [job for job in batch if job.folder.killed()]
+            if not killed:
+                raise RunError(
+                    "a worker was killed before it began a job: is there memory for "
+                    "hydra.launcher.n_jobs of them? The same command runs only what is missing"
+                ) from None
+            logger.warning("a worker was killed: its jobs continue, one at a time")
+            if batch == suspects[:1]:
+                killed[0].returned = "killed", f"alone at step {killed[0].step()}"
+                ended = batch
+            suspects += [job for job in killed if job not in suspects]
+        waiting = [job for job in waiting if job not in ended and job not in suspects]
+        suspects = [job for job in suspects if job not in ended]

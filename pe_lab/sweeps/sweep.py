@@ -37,7 +37,6 @@ from pe_lab.sweeps.jobs import (
     closing_table,
     launch_all,
     make_jobs,
-    printing_progress,
 )
 from pe_lab.sweeps.launchers import JOBLIB, check_launcher
 from pe_lab.sweeps.worker import SweepJob
@@ -152,7 +151,7 @@ def multirun(
     if missing:
         sweep = Sweep(line, words, plans[0].config.runs_dir)
         try:
-            with sweep.running(), printing_progress(missing, len(jobs)):
+            with sweep.running():
                 launch_all(missing, sweep.launch(jobs), sweep.cfg.hydra.sweeper.max_batch_size)
         except (Exception, Interrupted) as error:
             ended = error
