@@ -20,7 +20,7 @@ import yaml
 from pe_lab.core.config_dir import conf
 from pe_lab.core.errors import PeLabError, UsageError, reason
 from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
-from pe_lab.results.query import condition, one_of
+from pe_lab.results.query import filter_key, filter_where
 from pe_lab.store.run_folder import RunFolder, run_folders
 from pe_lab.store.run_id import any_seed, excluded, identity, with_added
 
@@ -114,8 +114,8 @@ def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -
     if frame.is_empty():
         return frame
     for key, values in equal.items():
-        frame = frame.filter(one_of(frame, key, text(values)))
-    return frame if where is None else frame.filter(condition(frame, where))
+        frame = filter_key(frame, key, text(values))
+    return frame if where is None else filter_where(frame, where)
 
 
 def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
