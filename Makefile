@@ -25,9 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(PEERS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers,hf]'
-	# The authors' own xPos. Its pins (fairscale, an old timm) are for other parts of it.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'torchscale>=0.3,<0.4'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf]'
 	@touch $@
 
 $(SITE): $(STAMP)
@@ -59,10 +57,9 @@ test-golden: $(STAMP) ## runs, diagnoses and tables against those of v0.2, a few
 test-slow: $(PEERS) ## the published effects and every encoding, trained: half an hour and more
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-test-peers: $(PEERS) ## encodings and models against code by others and in transformers' models, none skipped
+test-peers: $(PEERS) ## encodings against transformers' code and in its models, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
 	$(BIN)/python -m pytest tests/test_hf.py tests/test_linear_recurrent.py -m "extended or not extended"
-	PEERS=required $(BIN)/python -m pytest tests/test_outside.py -m extended
 
 test-chaos: $(STAMP) ## kills at random moments; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)

@@ -296,3 +296,9 @@ def test_all_of_a_folder(here: Here, mine: Path) -> None:
     heads = [line.split()[0] for line in ended.out.splitlines() if not line.startswith(" ")]
     assert {f"task={name.lower()}" for name in PLANTED} | {"task=sums", "model=mean"} <= set(heads)
     assert "task=sums (" not in ended.err
+
+
+def test_the_example_of_a_model_from_outside_is_checked_and_trained(here: Here) -> None:
+    folder = str(ROOT / "examples" / "outside")
+    succeeded(here("check", "--config-dir", folder, "model=outside"))
+    succeeded(here("--config-dir", folder, *tiny("train.steps=3", "pe=none", "model=outside")))
