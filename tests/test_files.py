@@ -5,7 +5,6 @@ import json
 import math
 import multiprocessing
 import os
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -106,23 +105,3 @@ def test_a_file_that_is_not_the_checkpoints_is_refused_and_left_alone(
     with pytest.raises(RunError, match=rf"begin with the {keep} bytes.*force=true"):
         MetricsLog(path, keep)
     assert path.read_bytes() == b'{"step": 1}\n'
-
-
-@pytest.fixture
-def small_disk(disk: Callable[[str], Path]) -> Path:
-    return disk("64k")
-
-
-def test_a_full_disk_is_one_sentence_and_leaves_whole_rows(small_disk: Path) -> None:
-    path = small_disk / "metrics.jsonl"
-    (small_disk / "filler").write_bytes(b"x" * 40_000)
-    with closing(MetricsLog(path, 0)) as log:
-
-        def fill() -> None:
-            for step in range(1000):
-                log.write({"step": step, "x" * 100: 1.0})
-
-        with pytest.raises(RunError, match=r"metrics.jsonl cannot be written \(No space left "):
-            fill()
-    # The row that did not fit is cut off, and left out.
-    assert len(RunFolder(small_disk).rows()) > 50

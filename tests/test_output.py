@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import Here, rows, start, state, succeeded, the_run, tiny
+from program import Here, state, succeeded, the_run, tiny
 
 from pe_lab.store.run_folder import RunFolder
 
 PROGRAM = [sys.executable, "-m", "pe_lab"]
-LONG = ("train.steps=5000", "train.checkpoint_every=5000", "train.log_every=1")
 
 
 def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> None:
@@ -43,19 +42,6 @@ entry()
     words = [sys.executable, str(program), *tiny()]
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
-
-
-def test_sighup_writes_a_checkpoint(tmp_path: Path) -> None:
-    words = tiny(*LONG)
-    run = start(*words, cwd=tmp_path)
-    run.wait_for(lambda: list(tmp_path.glob("runs/*/*/*/metrics.jsonl")))
-    folder = the_run(tmp_path / "runs")
-    run.wait_for(lambda: len(rows(folder)) > 3)
-    run.send(signal.SIGHUP)
-    assert run.status == 128 + signal.SIGHUP
-    assert state(folder)["state"] == "interrupted"
-    assert state(folder)["step"] > 0
-    assert (folder / "checkpoint.pt").exists()
 
 
 @pytest.mark.extended

@@ -63,7 +63,7 @@ def same(folder: Path, other: Path) -> None:
     assert state(folder)["state"] == "finished"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
     words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
     whole = finished(*words, cwd=tmp_path / "whole")

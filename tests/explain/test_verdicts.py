@@ -64,9 +64,6 @@ def test_the_leaderboard_shows_them_beside_the_cell(run_cli, where, tmp_path, mo
         for path in folder.glob("runs/*/*/seed[01]-*"):
             (one,) = read_diagnoses(RunFolder(path))
             assert by_run["-".join(path.parts[-3:])] == replace(one, heads=[])
-    out = succeeded(run_cli("leaderboard", "task=flipflop", *SUITE)).out
-    (line,) = (line for line in out.splitlines() if line.startswith("alibi (yours)"))
-    assert "far competitors" in line
     rows = csv_rows(succeeded(run_cli("leaderboard", "format=csv", *SUITE)).out)
     assert {(r["entry"], r["split"]): r["verdict"] for r in rows if r["verdict"]} == {
         ("alibi", "long_x2"): "far competitors"
