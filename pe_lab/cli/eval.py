@@ -20,7 +20,7 @@
 
 Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
 unless force=true, so an interrupted command can be run again. If memory runs out, the batch is
-halved. pe-lab results evaluations=true and pe-lab report show all that is recorded.
+halved. The same command shows what was measured before.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 

@@ -9,7 +9,7 @@
                                                        on white; default folder: runs/report/charts
     pe-lab report --config-dir FOLDER                  runs of your own classes
 
-The page has the evaluations recorded by pe-lab eval and the verdicts recorded by pe-lab why. Runs
+The page has the verdicts recorded by pe-lab why. Runs
 are read from runs_dir=runs. A page that pe-lab report did not write is not overwritten.
 """
 

@@ -17,9 +17,6 @@
     pe-lab results to=runs.parquet                     write the selected runs to a file of runs
     pe-lab results file=runs.parquet                   a file of runs instead of their folder;
                                                        file=findings: those of docs/findings.md
-    pe-lab results evaluations=true                    the evaluations by pe-lab eval: a row for
-                                                       each encoding at test time, a column for
-                                                       each length in tokens read
     pe-lab results where="tuning_of=null"              without the runs on which a suite chose the
                                                        learning rate
 
@@ -28,7 +25,6 @@ Runs that are not finished are listed below the table. In json they are under ``
 csv, markdown and latex they and all notes go to the error output.
 """
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +33,7 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import CommaSeparated, Flag, parse
+from pe_lab.core.options import CommaSeparated, parse
 from pe_lab.core.output import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
@@ -67,7 +63,6 @@ class ResultsOptions(FileOptions):
     threshold: Limit | None = None
     format: OutputFormat = "table"
     to: Path | None = None
-    evaluations: Flag = False
 
     @field_validator("to")
     @classmethod
@@ -81,14 +76,14 @@ class ResultsOptions(FileOptions):
 
 def show(words: Sequence[str]) -> None:
     """Print one row for each setting, or each combination of the keys of ``by``, and every run
-    that is not finished; or the recorded evaluations.
+    that is not finished.
 
     Raises:
         UsageError: a wrong option or filter.
     """
     options = parse(ResultsOptions, words)
-    if options.threshold is not None and (options.metric not in RATED or options.evaluations):
-        raise UsageError(f"threshold= is for metric={','.join(RATED)}, not for evaluations=true")
+    if options.threshold is not None and options.metric not in RATED:
+        raise UsageError(f"threshold= is for metric={','.join(RATED)}")
     runs = selected(options)
     if options.to is not None:
         runs.write_parquet(options.to)
@@ -115,54 +110,9 @@ def _content(
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         return [], pl.DataFrame(), []
-    if options.evaluations:
-        return _evaluations(runs, options)
     by, metric = options.by or list(SETTING), options.metric
     rates = options.spread == "rates"
     groups = grouped(runs, by, metric, options.splits, options.threshold, rates)
     names = named(finished)
-    notes = tuning_note(runs)
-    if options.file is None and (evaluated := _count_evaluated(finished)):
-        words = [*options.filters, f"runs_dir={options.runs_dir}", "evaluations=true"]
-        command = shlex.join(["pe-lab", "results", *words])
-        notes.append(f"{counted(evaluated, 'run')} evaluated by pe-lab eval: {command}")
     layout = Layout(by, metric, options.spread, options.sort)
-    return tables(groups, names, layout), with_differs(groups, names), notes
-
-
-def _count_evaluated(finished: pl.DataFrame) -> int:
-    return sum((Path(path) / "evaluations.jsonl").exists() for path in finished["path"])
-
-
-def _evaluations(
-    runs: pl.DataFrame, options: ResultsOptions
-) -> tuple[list[Table], pl.DataFrame, list[str]]:
-    """Return the tables of all recorded evaluations, the same as numbers, and notes."""
-    # Imported here: other tables need none of it.
-    from pe_lab.core.suggest import check_known
-    from pe_lab.results.evaluations import (
-        AT_TEST,
-        check_metric,
-        grouped_evaluations,
-        recorded,
-        scales,
-    )
-
-    evaluated, notes = recorded(runs)
-    if evaluated.is_empty():
-        none = "none of these runs was evaluated: pe-lab eval run=FOLDER lengths=128,256 does it"
-        return [], pl.DataFrame(), notes or [none]
-    check_metric(options.metric, evaluated["error_generated"].is_not_null().any())
-    check_known("splits={}", options.splits, evaluated["split"].unique())
-    if options.splits:
-        evaluated = evaluated.filter(pl.col("split").is_in(options.splits))
-    runs = runs.filter(pl.col("path").is_in(evaluated["path"].unique().to_list()))
-    by = list(dict.fromkeys([*AT_TEST, *(options.by or ["setting"])]))
-    by_length = evaluated.sort("tokens", maintain_order=True)
-    groups = grouped_evaluations(by_length, runs, by, options.metric)
-    names = named(runs)
-    layout = Layout(by, options.metric, options.spread, options.sort, "length", as_measured=True)
-    notes += tuning_note(runs)
-    for (task,), part in evaluated.group_by("task", maintain_order=True):
-        notes += [f"{task}: {note}" for note in scales(part)]
-    return tables(groups, names, layout), with_differs(groups, names), notes
+    return tables(groups, names, layout), with_differs(groups, names), tuning_note(runs)

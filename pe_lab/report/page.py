@@ -20,7 +20,6 @@ from pe_lab.report.charts import CONFIG, Chart, chart_of_evaluations, charts_of_
 from pe_lab.report.html import drawn, rendered
 from pe_lab.report.inspection import fragment
 from pe_lab.results import verdicts
-from pe_lab.results.evaluations import evaluation_tables, recorded
 from pe_lab.results.format import Table
 from pe_lab.results.groups import Names, grouped, named
 from pe_lab.results.table import FACTS, text, threshold
@@ -40,7 +39,6 @@ class Section:
 
     Args:
         sentence: the answer first.
-        evaluations: the tables by ``pe-lab eval``.
         shared, differing: key -> its values, as on the command line.
         runs: the finished runs.
     """
@@ -49,7 +47,6 @@ class Section:
     sentence: str
     table: Table
     charts: Sequence[Chart]
-    evaluations: Sequence[Table]
     shared: Mapping[str, str]
     differing: Mapping[str, str]
     runs: pl.DataFrame
@@ -66,25 +63,20 @@ def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Sect
     if finished.is_empty():
         return [], []
     groups, names = grouped(finished), named(finished)
-    evaluated, unread = recorded(finished)
-    why, unjudged = verdicts.recorded(finished)
+    why, unread = verdicts.recorded(finished)
     sections = []
     for table in tables(groups, names, Layout()):
         task = table.title.partition(":")[0]
         part = finished.filter(pl.col("task") == task)
-        of_task = evaluated.filter(pl.col("task") == task)
-        evaluations = [] if of_task.is_empty() else evaluation_tables(of_task)
         table = replace(table, notes=(*table.notes, *tuning_note(part)))
         shared, differing = _settings(part)
         charts = charts_of_task(
             part, _label(names), _labels_in_order(table), _thresholds(task, groups)
         )
-        if evaluations:
-            charts.append(_chart_of(of_task, names))
         table = _with_verdicts(table, part, names, why)
-        sections.append(Section(task, sentence_of(table), table, charts, evaluations, shared,
+        sections.append(Section(task, sentence_of(table), table, charts, shared,
                                 differing, part))  # fmt: skip
-    return sections, [*unread, *unjudged]
+    return sections, unread
 
 
 def _label(names: Names) -> pl.Expr:
@@ -270,8 +262,8 @@ def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
     return shared, differing
 
 
-def _chart_of(evaluated: pl.DataFrame, names: Names, metric: str = "error") -> Chart:
-    """The chart of evaluations, as ``evaluate`` and ``recorded`` give them."""
+def _chart_of(evaluated: pl.DataFrame, names: Names, metric: str) -> Chart:
+    """The chart of evaluations, as ``evaluate`` gives them."""
     trained = pl.col("encoding") == TRAINED
     encoding = pl.when(trained).then(pl.format("{} (trained)", "pe")).otherwise("encoding")
     setting = pl.col("setting").replace_strict(names.labels, default="", return_dtype=pl.String)

@@ -1,82 +1,23 @@
-"""The evaluations of runs by ``pe-lab eval``: a row for each run, encoding, split and length; their
-means over seeds; and their tables."""
+"""The evaluations of runs by ``pe-lab eval``: their means over seeds, and their tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from pe_lab.core.errors import PeLabError
-from pe_lab.core.metrics import CHARTED, GENERATED
+from pe_lab.core.metrics import CHARTED
 from pe_lab.core.suggest import check_known
 from pe_lab.evaluate.record import (
-    CELL_COLUMNS,
-    METRIC_COLUMNS,
     TRAINED,
-    not_finite,
-    read_evaluations,
 )
 from pe_lab.results.format import Table
 from pe_lab.results.groups import RATES, data_keys, group_keys, named, summarized
-from pe_lab.results.table import NOT_FINITE, RUN, runs_of
+from pe_lab.results.table import NOT_FINITE, runs_of
 from pe_lab.results.tables import Layout, Spread, tables
-from pe_lab.store.run_folder import RunFolder
 
 Row = Mapping[str, Any]
 # The encoding at test time, and the trained one.
 AT_TEST = ("encoding", "in place of")
-
-
-def recorded(runs: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Return all evaluations of these runs, a row for each run, encoding, split and length, and a
-    message for each file that cannot be read.
-
-    What was measured several times counts once: with the most sequences, and of these the last.
-    The columns are those of ``evaluate``, with the ``length`` in tokens read and without those of
-    a single evaluation.
-    """
-    measured = METRIC_COLUMNS | dict.fromkeys(GENERATED, pl.Float64)
-    table, unread = [], []
-    for run in runs.filter(pl.col("state") == "finished").select(RUN).iter_rows():
-        try:
-            cells = _cells(read_evaluations(RunFolder(Path(run[0]))))
-        except PeLabError as error:
-            unread.append(f"{error}; until then what it holds is left out")
-            continue
-        for (encoding, split, tokens), row in sorted(cells.items(), key=_order):
-            numbers = [row.get(name) for name in measured]
-            cell = [*run, encoding, row.get("k"), split, tokens, tokens, not_finite(row)]
-            table.append([*cell, *numbers])
-    columns = {**CELL_COLUMNS, NOT_FINITE: pl.String, **measured}
-    return pl.DataFrame(table, columns, orient="row"), unread
-
-
-def _cells(rows: Iterable[Row]) -> dict[tuple[str, str, int], Row]:
-    """Return (encoding, split, tokens) -> the row that counts."""
-    cells: dict[tuple[str, str, int], Row] = {}
-    for row in rows:
-        cell = _encoding(row), row["split"], row["tokens"]
-        before = cells.get(cell, {"sequences": 0})
-        if row["sequences"] == before["sequences"]:
-            # Generated answers may have been measured once only.
-            cells[cell] = {**before, **row}
-        elif row["sequences"] > before["sequences"]:
-            cells[cell] = row
-    return cells
-
-
-def _encoding(row: Row) -> str:
-    """Return the encoding as on the command line, with the scale where one was set for all."""
-    if row["trained"]:
-        return TRAINED
-    encoding, k = str(row["encoding"]), row["pe"].get("k")
-    return encoding if k is None or ":k=" in encoding else f"{encoding}:k={k:.15g}"
-
-
-def _order(cell: tuple[tuple[str, str, int], Row]) -> tuple[bool, int]:
-    (encoding, _, tokens), _ = cell
-    return encoding != TRAINED, tokens
 
 
 def grouped_evaluations(
@@ -90,7 +31,7 @@ def grouped_evaluations(
     group, split and length, with the scale ``k`` where the group has one.
 
     Args:
-        evaluated: as ``recorded`` or ``evaluate`` gives them.
+        evaluated: as ``evaluate`` gives them.
         runs: the runs that they are of, with any others.
         by: ``encoding``, ``in place of`` and keys of the runs.
         metric: a column of ``evaluated``, or accuracy (1 - error).
