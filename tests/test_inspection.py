@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from html_page import Page
 from inspections import Fake, fake, made, run
 from made import edit_checkpoint, edit_summary
 from omegaconf import OmegaConf
@@ -21,7 +20,7 @@ from pe_lab.cli.run_argument import find_run
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.explain.inspect import inspect_run
-from pe_lab.report.inspection import LEVELS, MAX_STEP, fragment
+from pe_lab.report.charts import chart_of_attention
 
 __all__ = ["fake", "run"]
 
@@ -37,7 +36,6 @@ def test_every_encoding_is_inspected(name: str, fake: Fake) -> None:
         assert all(m.shape == (31, 31) and np.isfinite(m).all() for m in head.maps.values())
     printed = "\n".join(text.plain for text in lines(inspection, inspection.heads[0], None))
     assert "attention" in printed
-    assert len(fragment(inspection)) < 100_000
 
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -151,40 +149,23 @@ def test_the_terminal_shows_gates_counting() -> None:
     ]
 
 
-def chart_in(text: str) -> tuple[Page, dict[str, Any], dict[str, Any]]:
-    """The parsed page, and the values of its chart's data and signals."""
-    page = Page(text)
-    (spec,) = page.specs()
-    data = {source["name"]: source.get("values") for source in spec["data"]}
-    return page, data, {signal["name"]: signal.get("value") for signal in spec["signals"]}
-
-
-def test_a_page_holds_the_maps_as_they_are(run: Path) -> None:
-    inspection = inspect_run(run, "long_x4", 1)
-    parsed, data, signals = chart_in(fragment(inspection))
-    assert not any("id" in e["attributes"] for e in parsed.elements)
-    assert [row["token"] for row in data["tokens"]] == inspection.tokens
-    assert parsed.all("p")[0]["text"] == inspection.summary
-    rows = {(row["head"], row["query"]): row for row in data["rows"]}
-    assert len(rows) == len(data["rows"])
-    assert rows.keys() == {(h.name, q) for h in inspection.heads for q in inspection.queries}
-    for head in inspection.heads:
-        for name, values in head.maps.items():
-            step = signals["heads"][head.name][name]["step"]
-            assert step <= min(MAX_STEP, max(1, np.abs(values).max()) / LEVELS)
-            for query in inspection.queries:
-                shown = step * np.array(rows[head.name, query]["maps"][name])
-                expected = values[query, : query + 1]
-                np.testing.assert_allclose(shown, expected, atol=step / 2 + 1e-5)
-
-
-def test_a_token_cannot_end_the_page() -> None:
-    evil = "</script><b>&amp;"
-    inspection = made("abcde", [1] * 5, 0, tokens=[evil, "<!--", '"', "'", "&"], pe=evil)
-    text = fragment(inspection)
-    _, data, _ = chart_in(text)
-    assert data["tokens"][0]["token"] == evil
-    assert evil not in text
+def test_a_report_draws_the_maps_as_they_are(run: Path) -> None:
+    inspection = inspect_run(run, "dense", 1)
+    chart = chart_of_attention(inspection)
+    assert inspection.summary in chart.note
+    cells = chart.spec["data"]["values"]
+    for head in inspection.heads[:4]:
+        weights = head.maps[head.default_map]
+        drawn = {
+            (cell["query"], cell["key"]): cell["value"]
+            for cell in cells
+            if cell["panel"].startswith(head.name)
+        }
+        assert len(drawn) == sum(query + 1 for query in inspection.queries)
+        for row, query in enumerate(inspection.queries):
+            expected = weights[row, : query + 1]
+            np.testing.assert_allclose([drawn[query, key] for key in range(query + 1)], expected)
+    assert {cell["token"] for cell in cells} == set(inspection.tokens)
 
 
 def test_nan_outputs_are_wrong_answers(fake: Fake) -> None:
@@ -193,6 +174,5 @@ def test_nan_outputs_are_wrong_answers(fake: Fake) -> None:
     edit_checkpoint(folder, lambda state: state["model"][weight].fill_(float("nan")))
     inspection = inspect_run(folder)
     assert not any(answer.correct for answer in inspection.answers)
-    answers = [row["answer"] for row in chart_in(fragment(inspection))[1]["rows"] if row["answer"]]
-    assert answers
-    assert all("(probability not a number): wrong" in answer for answer in answers)
+    answered = [text.plain for text in lines(inspection, inspection.heads[0], None)]
+    assert any("(probability nan): wrong" in text for text in answered)

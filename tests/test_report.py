@@ -76,7 +76,7 @@ def test_runs_with_weights_are_inspected_by_default_or_those_chosen(
     page: Page, here: Here, runs: Path
 ) -> None:
     def inspected(shown: Page) -> list[str]:
-        titles = [e["text"] for e in shown.all("h3") if "sequence 0" in e["text"]]
+        titles = [e["text"] for e in shown.all("figcaption") if "sequence 0" in e["text"]]
         return [title.split(", seed")[0] for title in titles]
 
     assert inspected(page) == ["selective_copy, cope"]

@@ -6,13 +6,16 @@ and ``value``. It shows the first eight labels of an order; the table beside it 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import polars as pl
 
 from pe_lab.core.metrics import COSTS, IN_DOMAIN, metric_name
 from pe_lab.results.table import breakdowns, by_split, curves
+
+if TYPE_CHECKING:
+    from pe_lab.explain.inspect import Inspection
 
 Spec = dict[str, Any]
 COLOURS = [f"var(--c{number})" for number in range(1, 9)]
@@ -33,6 +36,8 @@ CONFIG: Spec = {
 """Colours are CSS variables of page.css, so that light, dark and print need one drawing."""
 MOST_STEPS = 60
 """Points of a learning curve."""
+MOST_HEADS, MOST_TOKENS = 4, 64
+"""Heads and tokens of a picture of attention."""
 SEEDS = "Dots are seeds, the line or large point is their median."
 
 
@@ -91,7 +96,7 @@ def _along_training(
     long = metrics.unpivot(columns, index=["label", "seed", "step"], variable_name="panel")
     if not columns or long["value"].is_null().all():
         return []
-    width = -(-int(long["step"].max() or 1) // MOST_STEPS)  # type: ignore[call-overload]
+    width = -(-max(long["step"]) // MOST_STEPS)
     stretch = -(-pl.col("step") // width) * width
     long = long.drop_nulls("value").with_columns(pl.col("panel").replace(names))
     thinned = long.group_by("label", "seed", "panel", x=stretch, maintain_order=True).agg(
@@ -134,6 +139,31 @@ def chart_of_evaluations(rows: pl.DataFrame, unit: str = "error (%)") -> Chart:
                  draw(rows, x, order, y_title=unit))  # fmt: skip
 
 
+def chart_of_attention(inspection: "Inspection") -> Chart:
+    """The attention weights of the highest ranked heads, or the encoding's own quantity: a row for
+    each query, a column for each key."""
+    values = []
+    for head in inspection.heads[:MOST_HEADS]:
+        weights = head.maps[head.default_map]
+        for row, query in enumerate(inspection.queries[:MOST_TOKENS]):
+            values += [
+                {"panel": f"{head.name}: {head.default_map}", "query": query, "key": key,
+                 "value": float(weights[row, key]), "token": inspection.tokens[key]}
+                for key in range(min(query + 1, MOST_TOKENS))
+            ]  # fmt: skip
+    cells = alt.Chart(alt.NamedData("rows")).mark_rect().encode(
+        x=alt.X("key:O", axis=None), y=alt.Y("query:O", axis=None),
+        color=alt.Color("value:Q", scale=alt.Scale(scheme="blues"), legend=None),
+        tooltip=["query:O", "key:O", "token:N", alt.Tooltip("value:Q", format=".2f")],
+    )  # fmt: skip
+    chart = cells.properties(width=240, height=240).facet(
+        alt.Facet("panel:N", title=None), columns=4
+    )
+    spec = specification(chart, values) | {"config": CONFIG}
+    note = f"{inspection.summary} pe-lab inspect shows every head."
+    return Chart(inspection.heading, note, spec)
+
+
 def draw(
     rows: pl.DataFrame,
     x: alt.X,
@@ -142,7 +172,7 @@ def draw(
     line: bool = True,
     dots: bool = True,
     y_title: str = "error (%)",
-    extra: Sequence[Mapping[str, Any]] = (),
+    extra: Sequence[dict[str, Any]] = (),
     width: int = 280,
 ) -> Spec:
     """The specification of a chart of ``rows`` (see the module).

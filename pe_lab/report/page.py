@@ -16,9 +16,14 @@ import polars as pl
 from pe_lab.core.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
 from pe_lab.evaluate.record import TRAINED
-from pe_lab.report.charts import CONFIG, Chart, chart_of_evaluations, charts_of_task
+from pe_lab.report.charts import (
+    CONFIG,
+    Chart,
+    chart_of_attention,
+    chart_of_evaluations,
+    charts_of_task,
+)
 from pe_lab.report.html import drawn, rendered
-from pe_lab.report.inspection import fragment
 from pe_lab.results import verdicts
 from pe_lab.results.format import Table
 from pe_lab.results.groups import Names, grouped, named
@@ -234,9 +239,8 @@ def render_report(
         states=states(runs),
         unread=unread,
         unfinished=unfinished.select("path", "state", "step", "steps", "message").rows(),
-        inspections=inspections,
+        attention=[chart_of_attention(one) for one in inspections],
         shades=shades_of,
-        fragment=fragment,
     )
 
 
