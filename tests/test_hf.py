@@ -57,7 +57,7 @@ def encoded(pe: str, family: str = "llama", **changes: Any) -> Any:
     keys = changes.pop("keys", {})
     model = hf.attach(plain(family, **changes), pe, train_len=16, max_len=24, **keys)
     with torch.no_grad():
-        facts.move(encodings(model))
+        facts.add_noise(encodings(model))
     return model
 
 
@@ -266,8 +266,8 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: encoded("coop"), "unknown encoding pe=coop: did you mean cope"),
-        (lambda: encoded("cope", keys={"npo": 3}), "pe.npo=3 is not a key of pe"),
+        (lambda: encoded("coop"), "pe=coop: did you mean cope"),
+        (lambda: encoded("cope", keys={"npo": 3}), "did you mean pe.npos?"),
         (lambda: hf.attach(plain(), "rope", train_len="24"), "train_len='24' is not allowed"),
         (lambda: hf.attach(plain(), None, train_len=24), "pe=None is no name of an encoding"),
         (
