@@ -5,6 +5,7 @@ and encodings.head.md. tests/test_docs.py fails where the files on disk are not 
 """
 
 import json
+import re
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from docs import facts, pictures
 from docs.markdown import linked, table
 
 HERE = facts.ROOT / "docs"
+README = facts.ROOT / "README.md"
 IMAGES = HERE / "img" / "encodings"
 FINGERPRINTS = IMAGES / "fingerprints.json"
 FAMILIES = {
@@ -176,8 +178,18 @@ def write_pictures() -> None:
     FINGERPRINTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
+def with_counts(readme: str) -> str:
+    """README.md with the numbers of encodings, tasks and models that exist."""
+    for group, what in (("pe", "encodings"), ("task", "tasks"), ("model", "models")):
+        count = len(set(facts.names(group)) - {"combined"})
+        readme = re.sub(rf"(?<!of )\b\d+ ((?:positional |synthetic )?{what}\b)", rf"{count} \1", readme)
+    return readme
+
+
 def main() -> None:
     write_pictures()
+    text = README.read_text("utf-8")
+    README.write_text(with_counts(text), "utf-8")
     for name, make in PAGES.items():
         if (text := NOTICE + make()) != (HERE / name).read_text("utf-8"):
             (HERE / name).write_text(text, "utf-8")

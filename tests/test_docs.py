@@ -12,7 +12,6 @@ import yaml
 from program import Here, Outcome, command
 
 from docs import facts, generate, pictures
-from pe_lab.config.choices import choices
 
 REMEDY = "run `make docs`"
 ENTRIES: dict[str, Any] = yaml.safe_load((generate.HERE / "encodings.yaml").read_text("utf-8"))
@@ -50,15 +49,9 @@ def test_entries_are_those_of_conf(file: str, group: str) -> None:
 def test_the_readme_counts_encodings_tasks_and_models() -> None:
     text = (facts.ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) <= 130
-    encodings = len([name for name in facts.names() if name != "combined"])
-    for line in (
-        f"with {encodings} positional encodings on {len(choices('task'))} synthetic tasks",
-        f"- [{encodings} encodings](docs/encodings.md)",
-        f"- [{len(choices('task'))} tasks](docs/tasks.md)",
-        f"- {len(choices('model'))} models: ",
-    ):
-        assert line in text
-    assert all(f"`{name}`" in text for name in choices("model") if name != "transformer")
+    assert generate.with_counts(text) == text, REMEDY
+    assert f"with {len(facts.names()) - 1} positional encodings" in text
+    assert all(f"`{name}`" in text for name in facts.names("model"))
 
 
 @every_encoding

@@ -22,7 +22,7 @@ The six commands to begin with:
   pe-lab task=flipflop pe=cope                train one model, measure it in and out of distribution
   pe-lab -m task=flipflop pe=cope,rope seed=0,1,2             train every combination
   pe-lab results                              a table of all runs
-  pe-lab leaderboard                          54 encodings on a suite of tasks, and your runs
+  pe-lab leaderboard                          encodings on a suite of tasks, and your runs
   pe-lab why run=flipflop/rope                the cause of a failure, by intervention
   pe-lab new encoding NAME                    the files of an encoding of your own
 
