@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from docs import facts, pictures
-from docs.markdown import linked, table
+from docs.markdown import table
 
 HERE = facts.ROOT / "docs"
 README = facts.ROOT / "README.md"
@@ -93,18 +93,16 @@ def _head(all_of: dict[str, Any], costs: dict[str, Any]) -> str:
 
 def _section(name: str, entry: dict[str, Any]) -> list[str]:
     found, drawn = facts.of(name), pictures.draw(name)
-    tests = {"loops from the formula": entry["reference"], "its parts alone": entry.get("alone")}
-    tested = [
-        f"{what} ({linked(test)})" for what, test in (tests | entry["witness"]).items() if test
-    ]
     file = f"{found.cls.__module__.replace('.', '/')}.py"
+    tests = entry["tests"]
+    peers = f"{entry['peers']} and with " if "peers" in entry else ""
     what = ", ".join(drawn.quantities) + (", with noise on every parameter" if drawn.noisy else "")
     about = [
         f"![Heat maps for {name}: {what}](img/encodings/{name}.png)",
         f"*{what}*. Acts on {_acts_on(name)}; reads {found.reads}; "
         f"{found.parameters:,} parameters.",
         f"Source: {_sources(name)}. [Code](../{file}), [keys](../conf/pe/{name}.yaml). "
-        f"Tested against {', '.join(tested)}.",
+        f"Compared with {peers}loops from the formula in [`{tests}`](../{tests}).",
     ]
     title = f"### `{name}`\n**{found.summary}** *When to use it*: {entry['use']}"
     return [title, _rule(name, entry), "\n".join(about)]
@@ -182,7 +180,9 @@ def with_counts(readme: str) -> str:
     """README.md with the numbers of encodings, tasks and models that exist."""
     for group, what in (("pe", "encodings"), ("task", "tasks"), ("model", "models")):
         count = len(set(facts.names(group)) - {"combined"})
-        readme = re.sub(rf"(?<!of )\b\d+ ((?:positional |synthetic )?{what}\b)", rf"{count} \1", readme)
+        readme = re.sub(
+            rf"(?<!of )\b\d+ ((?:positional |synthetic )?{what}\b)", rf"{count} \1", readme
+        )
     return readme
 
 

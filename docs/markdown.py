@@ -11,12 +11,6 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([row(*header), row(*["---"] * len(header)), *(row(*cells) for cells in rows)])
 
 
-def linked(test: str) -> str:
-    """A test as a link to its file."""
-    file, _, function = test.partition("::")
-    return f"[`{function}`](../{file})"
-
-
 def insert(page: Path, text: str, command: str) -> None:
     """Put the text between the comments ``<!-- COMMAND -->`` and ``<!-- end -->`` of a page."""
     begin, end = f"<!-- {command} -->", "<!-- end -->"

@@ -1,6 +1,5 @@
 """The pages about the encodings are up to date, and what they link exists."""
 
-import ast
 import json
 import re
 import shlex
@@ -55,17 +54,10 @@ def test_the_readme_counts_encodings_tasks_and_models() -> None:
 
 
 @every_encoding
-def test_the_tests_that_an_entry_names_exist(name: str) -> None:
-    entry = ENTRIES[name]
-    tests = [*entry["witness"].values(), *filter(None, [entry["reference"], entry.get("alone")])]
-    assert tests
-    for test in tests:
-        file, _, function = test.partition("::")
-        source = (facts.ROOT / file).read_text("utf-8")
-        found = {n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)}
-        assert function in found, f"docs/encodings.yaml: {test} does not exist"
-        words = re.findall(r"\w+", source)
-        assert name in words, f"docs/encodings.yaml: {file} does not mention {name}"
+def test_the_tests_of_an_entry_mention_it(name: str) -> None:
+    file = ENTRIES[name]["tests"]
+    words = re.findall(r"\w+", (facts.ROOT / file).read_text("utf-8"))
+    assert name in words, f"docs/encodings.yaml: {file} does not mention {name}"
 
 
 def test_every_link_within_the_repository_resolves() -> None:
