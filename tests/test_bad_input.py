@@ -22,7 +22,6 @@ FILES = {
     "mine/task/broken.yaml": "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\n",
     "mine/pe/syntax.yaml": "_target_: bad_syntax.PE\n",
     "mine/bad_syntax.py": "class PE(\n",
-    "theirs/pe/rope.yaml": "base: 3\n",
 }
 # The words, and what the sentence holds.
 BAD = {
@@ -48,7 +47,6 @@ BAD = {
     "broken yaml": (["--config-dir", "mine", "task=broken"], "broken.yaml"),
     "broken code": (["--config-dir", "mine", "pe=syntax"], "SyntaxError"),
     "no folder": (["--config-dir", "nowhere", "pe=rope"], "is not a folder"),
-    "a yaml of pe-lab's name": (["--config-dir", "theirs", "pe=rope"], "rope.yaml is not used"),
     "heads": (["model.n_heads=3"], "d_model=16"),
     "a short table": (["pe=learned", "pe.max_len=20"], "20 positions"),
     "a large table": (["pe=learned", "pe.max_len=100000000000"], "set smaller ones"),

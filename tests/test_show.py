@@ -52,7 +52,7 @@ def write(here: Here, *words: str) -> None:
 def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
     task = task_of(f"task={name}")
     batch = evaluation_set(task, "in_domain", 5)
-    header = {"pe_lab_data": 1, "vocab": list(task.vocab), "in_order": False}
+    header = {"pe_lab_data": 2, "vocab": list(task.vocab), "in_order": False}
     path = tmp_path / "x.jsonl"
     path.write_bytes(task_file.encode_sequences(header, batch))
     found = task_file.read_sequences("key", str(path))
@@ -130,22 +130,20 @@ def test_sequences_are_shown_with_their_answers(here: Here) -> None:
 
 
 GOOD = {"tokens": [0, 1], "targets": [1, 0], "scored": [1]}
-HEADER = {"pe_lab_data": 1, "vocab": ["a", "b"], "in_order": False}
+HEADER = {"pe_lab_data": 2, "vocab": ["a", "b"], "in_order": False}
 
 
 @pytest.mark.parametrize(
     ("header", "rows"),
     [
         ({}, [GOOD]),
-        ({**HEADER, "pe_lab_data": 2}, [GOOD]),
+        ({**HEADER, "pe_lab_data": 1}, [GOOD]),
         (HEADER, []),
         (HEADER, [GOOD, {"tokens": [0, 1]}]),
         (HEADER, [GOOD, {**GOOD, "tokens": [0]}]),
         (HEADER, [{**GOOD, "tokens": [0, 0.5]}]),
         (HEADER, [GOOD, {**GOOD, "tokens": [0, 2]}]),
         (HEADER, [{**GOOD, "scored": [2]}]),
-        (HEADER, [{**GOOD, "scored": []}]),
-        (HEADER, [{**GOOD, "length": 3}]),
         (HEADER, [{**GOOD, "targets": [0]}]),
     ],
 )
@@ -154,25 +152,6 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, header: object, rows: li
     path.write_text("\n".join(map(json.dumps, [header, *rows])))
     with pytest.raises(ValueError, match=rf"^task.files.train: {path} is not a file of pe-lab"):
         task_file.read_sequences("task.files.train", str(path))
-
-
-def test_no_damage_is_read_or_crashes(tmp_path: Path) -> None:
-    """Bytes cut, changed, and none: a ValueError, or a file that still fits."""
-    batch = Batch(*(np.array([[0, 1], [1, 1]]) for _ in range(2)), np.array([[False, True]] * 2))
-    content, path = task_file.encode_sequences(HEADER, batch), tmp_path / "x.jsonl"
-    rng, refused = np.random.default_rng(0), 0
-    for trial in range(120):
-        damaged = bytearray(content[: rng.integers(len(content))] if trial % 2 else content)
-        if damaged:
-            damaged[rng.integers(len(damaged))] = rng.integers(256)
-        path.write_bytes(damaged)
-        try:
-            found = task_file.read_sequences("key", str(path)).batch
-        except ValueError:
-            refused += 1
-        else:
-            assert max(found.tokens.max(), found.targets.max()) < 2
-    assert refused > 60
 
 
 def test_files_that_do_not_fit_the_task(here: Here) -> None:

@@ -17,7 +17,6 @@ from pe_lab.config.compose import GROUPS, CommandLine, check_composed, compose, 
 from pe_lab.config.schema import CONFIG_KEYS, Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
-from pe_lab.core.files import check_writable
 from pe_lab.core.options import Options
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.sweeps.launchers import register_choices
@@ -54,18 +53,14 @@ def launch(words: Sequence[str]) -> None:
 
 
 def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
-    """The composed configuration and the plan of every job, checked; their folder can be
-    written."""
+    """The composed configuration and the plan of every job, checked."""
     for word in line.words:
         if word.startswith(("hydra/launcher=", "hydra/sweeper=")) and not line.multirun:
             raise UsageError(f"{word} has no effect on one run: add -m, or leave it out")
     if line.multirun:
         register_choices()
     jobs = compose(line)
-    plans = plans_of(jobs)
-    for runs_dir in {plan.config.runs_dir for plan in plans}:
-        check_writable(runs_dir)
-    return jobs, plans
+    return jobs, plans_of(jobs)
 
 
 def plans_of(jobs: Sequence[DictConfig]) -> "list[Plan]":

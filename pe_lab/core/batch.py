@@ -7,10 +7,10 @@ version of the format), ``vocab``, ``in_order`` (whether the sequences are the b
 one after another) and the keys of the task. Each further line is a sequence:
 
     {"words": "a b | b a", "tokens": [0, 1, 9, 1, 0], "targets": [1, 9, 1, 0, 8], "scored": [2, 3],
-     "length": 5, "tags": {"tag.depth": [..], "positions.row": [..]}}
+     "length": 5, "tags": {"depth": [..]}, "positions": {"row": [..]}}
 
-``words`` are for the reader; ``scored`` are places, from 0. ``length`` and ``tags`` are there where
-the task has them. What is written is read back equal.
+``words`` are for the reader; ``scored`` are places, from 0; ``length`` is there where the task has
+it. What is written is read back equal.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from pe_lab.core.errors import reason
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 SUFFIX = ".jsonl"
-FORMAT = 1
+FORMAT = 2
 """Version of the format."""
 
 
@@ -96,8 +96,6 @@ def encode_sequences(header: Mapping[str, Any], batch: Batch) -> bytes:
 
 
 def _lines(vocab: Sequence[str], batch: Batch) -> Iterator[str]:
-    tags = {f"tag.{name}": values for name, values in batch.tags.items()}
-    tags |= {f"positions.{axis}": ids for axis, ids in batch.positions.items()}
     for row, tokens in enumerate(batch.tokens.tolist()):
         length = len(tokens) if batch.lengths is None else int(batch.lengths[row])
         line: dict[str, Any] = {
@@ -108,8 +106,8 @@ def _lines(vocab: Sequence[str], batch: Batch) -> Iterator[str]:
         }
         if batch.lengths is not None:
             line["length"] = length
-        if tags:
-            line["tags"] = {name: values[row].tolist() for name, values in tags.items()}
+        for kind, arrays in (("tags", batch.tags), ("positions", batch.positions)):
+            line |= {kind: {name: values[row].tolist() for name, values in arrays.items()}}
         yield json.dumps(line, ensure_ascii=False)
 
 
@@ -143,29 +141,17 @@ def _batch_of(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> B
     scored = np.zeros(tokens.shape, dtype=bool)
     for number, row in enumerate(rows):
         scored[number, row["scored"]] = True
-    tags = {
-        name: _integers([row["tags"][name] for row in rows]) for name in rows[0].get("tags", {})
-    }
     lengths = _integers([row["length"] for row in rows]) if "length" in rows[0] else None
-    for name, array in {"targets": targets, **tags}.items():
-        if array.shape != tokens.shape:
-            raise ValueError(f"{name} has the shape {array.shape}, tokens {tokens.shape}")
     words = np.stack([tokens, targets])
     if words.min() < 0 or words.max() >= len(header["vocab"]):
         raise ValueError(f"a token is outside of the vocabulary of {len(header['vocab'])} words")
-    if lengths is not None and not 1 <= lengths.min() <= lengths.max() <= tokens.shape[1]:
-        raise ValueError(f"a length is not from 1 to {tokens.shape[1]}")
-    if not scored.any():
-        raise ValueError("nothing is scored in it")
-    named, positions = (
-        {name.removeprefix(prefix): a for name, a in tags.items() if name.startswith(prefix)}
-        for prefix in ("tag.", "positions.")
+    tags, positions = (
+        {name: _integers([row[kind][name] for row in rows]) for name in rows[0].get(kind, {})}
+        for kind in ("tags", "positions")
     )
-    return Batch(tokens, targets, scored, lengths, named, positions, bool(header["in_order"]))
+    return Batch(tokens, targets, scored, lengths, tags, positions, bool(header["in_order"]))
 
 
 def _integers(rows: Sequence[Any]) -> Ints:
-    array = np.array(rows)
-    if array.dtype.kind not in "iu":
-        raise ValueError("its numbers are not all whole")
-    return array.astype(np.int64)
+    """The rows as an array; TypeError where they are ragged or not whole numbers."""
+    return np.array(rows).astype(np.int64, casting="safe")

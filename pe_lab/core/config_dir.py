@@ -19,15 +19,11 @@ def use_config_dir(config_dir: str | Path) -> Path:
     They come after all that is installed: a file there hides no module.
 
     Raises:
-        UsageError: it is not a folder, or pe-lab's yaml of the same name would be used instead.
+        UsageError: it is not a folder.
     """
     folder = Path(config_dir).absolute()
     if not folder.is_dir():
         raise UsageError(f"--config-dir {config_dir} is not a folder: give the one of your yamls")
-    for ours in conf().rglob("*.yaml"):
-        theirs = folder / ours.relative_to(conf())
-        if theirs.is_file() and theirs.read_bytes() != ours.read_bytes():
-            raise UsageError(f"{theirs} is not used, pe-lab's own comes first: rename this file")
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     # A file may have been written since the last import.

@@ -3,10 +3,7 @@
 import errno
 import os
 import secrets
-import tempfile
 from pathlib import Path
-
-from pe_lab.core.errors import UsageError
 
 
 def replace_file(path: Path, *parts: bytes | memoryview) -> None:
@@ -31,15 +28,3 @@ def write_new_file(path: Path, content: bytes) -> None:
     if path.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     replace_file(path, content)
-
-
-def check_writable(runs_dir: str) -> None:
-    """UsageError unless run folders can be made below ``runs_dir``."""
-    try:
-        Path(runs_dir).mkdir(parents=True, exist_ok=True)
-        # It has no name, so that a kill leaves nothing.
-        tempfile.TemporaryFile(dir=runs_dir).close()
-    except OSError as error:
-        raise UsageError(
-            f"runs_dir={runs_dir} cannot be written ({error.strerror}): choose another folder"
-        ) from None
