@@ -4,7 +4,7 @@
     pe-lab why 'run=runs/recall/rope/*'       several: folders or parts of a path with * and ?
     pe-lab why task=recall pe=rope,alibi      all finished runs that filters select, as in results
     pe-lab why run=.. split=long_x4           this split instead
-    pe-lab why run=.. details=true            parts of the encoding, layers, and attention itself
+    pe-lab why run=.. details=true            layers, and attention itself
     pe-lab why run=.. format=csv              table, csv, json, markdown or latex
     pe-lab why run=.. to=FILE.parquet         every number, as pe-lab leaderboard reads it; suite=v2
     pe-lab why --config-dir FOLDER run=..     runs of your own encoding

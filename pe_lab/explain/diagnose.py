@@ -28,7 +28,6 @@ from pe_lab.explain.interventions import (
     Head,
     NotClampedError,
     distances_clamped,
-    encoded,
     far_masked,
     fewer_keys,
     forced,
@@ -38,14 +37,11 @@ from pe_lab.explain.interventions import (
     source_masked,
     terms_clamped,
     usual_penalty,
-    without_conv,
 )
 from pe_lab.explain.measures import QUANTITIES, attended
 from pe_lab.explain.record import METHOD, Diagnosis, Row, keep, read_diagnoses
 from pe_lab.models.base import Model
-from pe_lab.models.conv import CausalConv
 from pe_lab.models.transformer import Transformer
-from pe_lab.pe.base import PositionalEncoding
 from pe_lab.store.run_folder import RunFolder
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
@@ -133,7 +129,6 @@ class _Bench:
         self._interventions()
         self._temperature()
         self._controls()
-        self._parts()
         self._attention()
         metrics = self.run.summary["metrics"]
         guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
@@ -240,18 +235,6 @@ class _Bench:
 
         self._add("follows a wrong token", "control", follows)
 
-    def _parts(self) -> None:
-        names = {name for encoding in self.model.encodings for name in encoding.ablations()}
-        changes = {f"without {name}": partial(_left, part=name) for name in sorted(names)}
-        if len(names) > 1:
-            changes["q.k alone"] = partial(_left, part=None)
-        contexts = {name: encoded(self.model, change) for name, change in changes.items()}
-        if any(isinstance(module, CausalConv) for module in self.model.modules()):
-            contexts["without model.conv"] = without_conv(self.model)
-        for name, context in contexts.items():
-            with context:
-                self._add(name, "part", lambda questions: wrongly(self.model, questions))
-
     def _attention(self) -> None:
         both = ((self.beyond, self.far), (self.attended, self.near))
         # The same answers for the three terms of the identity.
@@ -318,11 +301,6 @@ class _Bench:
 
 def _scaled(part: Asked, factor: float) -> Intervention:
     return scaled(factor)
-
-
-def _left(encoding: PositionalEncoding, part: str | None) -> PositionalEncoding:
-    """The encoding without a part; None: without all."""
-    return PositionalEncoding() if part is None else encoding.ablations().get(part, encoding)
 
 
 def _layers(model: Model) -> list[Any]:

@@ -4,8 +4,7 @@ Shape letters as in pe/base.py; n answers.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +15,6 @@ from pe_lab.core.rng import generator
 from pe_lab.core.task import Bools
 from pe_lab.explain.answers import Asked, gap
 from pe_lab.explain.hook import Intervention, Seen
-from pe_lab.models.attention import Attention
-from pe_lab.models.base import Model
-from pe_lab.models.conv import CausalConv
-from pe_lab.pe.base import PositionalEncoding
 
 NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
@@ -211,38 +206,6 @@ def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
         return with_rows(logits, part, rows + missing.masked_fill(~held, 0).to(rows.dtype))
 
     return Intervention(change)
-
-
-@contextmanager
-def encoded(
-    model: Model, change: Callable[[PositionalEncoding], PositionalEncoding]
-) -> Iterator[None]:
-    """Within this context each layer's encoding is what ``change`` makes of it."""
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
-    before = [attention.encoding for attention in layers]
-    try:
-        for attention, encoding in zip(layers, before, strict=True):
-            attention.encoding = change(encoding)
-        yield
-    finally:
-        for attention, encoding in zip(layers, before, strict=True):
-            attention.encoding = encoding
-
-
-@contextmanager
-def without_conv(model: Model) -> Iterator[None]:
-    """Within this context ``model.conv`` changes nothing: its filters are 0."""
-    filters = [module.filter for module in model.modules() if isinstance(module, CausalConv)]
-    before = [each.detach().clone() for each in filters]
-    try:
-        with torch.no_grad():
-            for each in filters:
-                each.zero_()
-        yield
-    finally:
-        with torch.no_grad():
-            for each, old in zip(filters, before, strict=True):
-                each.copy_(old)
 
 
 def in_trained_positions(asked: Asked, trained: int) -> Asked:

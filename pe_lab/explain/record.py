@@ -26,8 +26,7 @@ class Row:
 
     Args:
         kind: ``error`` of the model with nothing changed, ``intervention``, a ``detail`` of one,
-            ``part`` (of the encoding left out), ``control`` or ``attention`` (a measure of the
-            heads that read the answer).
+            ``control`` or ``attention`` (a measure of the heads that read the answer).
         value, in_domain: on the split, and in domain; None: it does not apply there.
         restored: the share of the added error that an intervention takes away.
     """

@@ -7,11 +7,9 @@ them), E model width, H heads, D head width.
 
 import inspect
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MethodType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -19,15 +17,6 @@ from pe_lab.pe.functional import causal_mask
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
 HOOKS = ("embed", "block_input", *ATTENTION_HOOKS, "update_state")
-PART_NAMES = {
-    "embed": "embedding",
-    "rotate": "rotation",
-    "bias": "bias",
-    "logits": "term of the logits",
-    "normalize": "normalisation",
-    "values": "term of the values",
-}
-"""The names of what hooks add, for ``PositionalEncoding.ablations``."""
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 Kind = type[int] | type[float] | None
 
@@ -226,19 +215,6 @@ class PositionalEncoding(nn.Module):
         run, and is part of its identity."""
         keys = inspect.signature(type(self).__init__).parameters
         return {key: vars(self)[key] for key in keys if key in vars(self)}
-
-    def ablations(self) -> dict[str, "PositionalEncoding"]:
-        """This encoding without one of its parts: the part's name -> what is left. ``pe-lab why``
-        measures each. The default leaves out one of its hooks at a time."""
-        return {
-            name: self.without(hook) for hook, name in PART_NAMES.items() if hook in self.hooks()
-        }
-
-    def without(self, hook: str) -> Self:
-        """A copy with the same parameters, whose ``hook`` changes nothing."""
-        left = copy(self)
-        setattr(left, hook, MethodType(getattr(PositionalEncoding, hook), left))
-        return left
 
     def hooks(self) -> frozenset[str]:
         """The hooks that change something in this instance."""

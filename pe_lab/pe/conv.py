@@ -34,9 +34,6 @@ class Conv(PositionalEncoding):
         added: Tensor = self.conv(padded_BES)
         return x_BSE + added.transpose(1, 2)
 
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        return {"convolution": self.without("embed")}
-
 
 def check_taps(dims: Dims, key: str, taps: int) -> None:
     """No token is as far back as the last taps of a filter that is longer than any sequence."""

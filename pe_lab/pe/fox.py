@@ -41,9 +41,6 @@ class FoX(PositionalEncoding):
         # A running sum of many logarithms would drown its summands in half precision.
         return F.logsigmoid(widened(self.gate(inputs.x_BSE))).cumsum(1).transpose(1, 2)
 
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        return {"gate": self.without("logits")}
-
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``forget gate`` f_j of each key."""
         return {"forget gate": self.gate(inputs.x_BSE).sigmoid().transpose(1, 2)[:, :, None]}

@@ -51,9 +51,6 @@ class GRAPEA(PositionalEncoding):
         total = (q_BHT * slope_H1)[..., None] + (k_BHS * slope_H1)[:, :, None]
         return content_BHTS - total * distances(inputs.pos_q_BT, inputs.pos_k_BS)[:, None]
 
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        return {"slopes": self.without("logits")}
-
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """The gates of queries and keys."""
         q_BHT, k_BHS = gate(inputs.q_BHTD, self.query), gate(inputs.k_BHSD, self.key)
@@ -115,9 +112,6 @@ class GRAPEAP(PositionalEncoding):
             turned_BHSW = rotate_halves(n_BHSW, angle_B1S1.cos(), angle_B1S1.sin())
             seeking_BHTW = p_BHSW[:, :, -inputs.pos_q_BT.shape[1] :]
             return seeking_BHTW @ turned_BHSW.mT / width
-
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        return {"gates": self.without("logits")}
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``gate`` of each token for each query."""

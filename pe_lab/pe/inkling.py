@@ -1,4 +1,3 @@
-from copy import copy
 from typing import Annotated
 
 import torch
@@ -72,14 +71,6 @@ class Inkling(PositionalEncoding):
         # A last column of zeros is for all distances past the extent.
         score_BHTN = F.pad(widened(r_BHTW @ self.table[:, :near]), (0, 1))
         return pick(score_BHTN, distances(inputs.pos_q_BT, inputs.pos_k_BS).clamp(max=near))
-
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        left: dict[str, PositionalEncoding] = {"relative bias": self.without("logits")}
-        if self.alpha:
-            steady = copy(self)
-            steady.alpha = 0
-            left["growth"] = steady
-        return left
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``relative bias`` of each pair, without the growth."""

@@ -1,5 +1,4 @@
 import math
-from copy import copy
 
 import torch
 import torch.nn.functional as F
@@ -99,15 +98,6 @@ class PaTH(PositionalEncoding):
         if self.gate is None:
             return None
         return F.logsigmoid(self.gate(inputs.x_BSE).to(dtype)).cumsum(1).transpose(1, 2)
-
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        left: dict[str, PositionalEncoding] = {"reflections": self.without("logits")}
-        if len(self.filter) > 1:
-            alone = copy(self)
-            # The token alone: the last row of the filter.
-            alone._parameters = {**self._parameters, "filter": nn.Parameter(self.filter[-1:])}
-            left["convolution"] = alone
-        return left
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``beta`` of each token, and its ``forget gate`` f where there is one."""

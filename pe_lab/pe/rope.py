@@ -1,5 +1,4 @@
 import math
-from copy import copy
 from typing import Annotated, Literal
 
 import torch
@@ -95,20 +94,6 @@ class RoPE(PositionalEncoding):
         # The queries are the last of the keys.
         last = factor_k[:, :, -inputs.q_BHTD.shape[2] :]
         return Rotation(self.scale_queries(last, inputs.pos_q_BT), factor_k, self.halves)
-
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        """Also without the pairs that turn at least once within the trained length (``fast``), and
-        without the others (``slow``)."""
-        found, fast = super().ablations(), self.frequencies >= 2 * math.pi / self.train_len
-        for name, pairs in (("fast pairs", fast), ("slow pairs", ~fast)):
-            left = copy(self)
-            frequencies = self.frequencies.masked_fill(pairs, 0)
-            if self.learned:
-                left._parameters = {**self._parameters, "frequencies": nn.Parameter(frequencies)}
-            else:
-                left._buffers = {**self._buffers, "frequencies": frequencies}
-            found[name] = left
-        return found
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""

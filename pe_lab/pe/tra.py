@@ -43,7 +43,3 @@ class TRA(PositionalEncoding):
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
         # A row of keys that are not seen would share its weight among them.
         return masked_softmax(logits_BHTS, mask_TS) * (logits_BHTS > FAR / 2)
-
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        """Without the threshold nothing is left to count."""
-        return {"threshold and distance": PositionalEncoding()}

@@ -54,9 +54,6 @@ class Wall(PositionalEncoding):
         gate_BSHD = self.gate(inputs.x_BSE).unflatten(-1, (self.n_heads, -1))
         return F.logsigmoid(widened(gate_BSHD)).cumsum(1).transpose(1, 2)
 
-    def ablations(self) -> dict[str, PositionalEncoding]:
-        return {"gates": self.without("logits")}
-
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``mean gate`` of each key, over the features of a head."""
         gate_BSHD = self.gate(inputs.x_BSE).unflatten(-1, (self.n_heads, -1)).sigmoid()

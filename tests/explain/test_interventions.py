@@ -12,7 +12,6 @@ from pe_lab.explain.answers import asked, predicted
 from pe_lab.explain.hook import Intervention, intervening
 from pe_lab.explain.interventions import (
     distances_clamped,
-    encoded,
     far_masked,
     fewer_keys,
     forced,
@@ -25,7 +24,6 @@ from pe_lab.explain.interventions import (
 )
 from pe_lab.explain.measures import attended
 from pe_lab.models.attention import Attention
-from pe_lab.pe.base import PositionalEncoding
 from tests.trainers import planned
 
 TRAINED = 7
@@ -186,8 +184,9 @@ def test_terms_of_the_context_stay_in_their_range_in_domain(made):
     most = {layer: torch.full((2, 1, 1), -0.5) for layer in (0, 1)}
     plain = seen_by(model, questions)[0][0]
     found = seen_by(model, questions, lambda part: terms_clamped(least, most))[0][0]
-    with encoded(model, lambda encoding: encoding.ablations()["gate"]):
-        content = seen_by(model, questions)[0][0]
+    content = seen_by(model, questions, lambda part: Intervention(lambda _, seen: seen.content))[0][
+        0
+    ]
     term = (plain - content).clamp(-1.5, -0.5)
     visible = torch.arange(found.shape[-1]) <= torch.from_numpy(questions.place)[:, None]
     gap = (found - content - term).masked_fill(~visible[:, None], 0)
@@ -241,22 +240,3 @@ def test_log_odds_are_the_count_less_the_gap_and_those_of_softmax(made):
         others = questions.place + 1 - questions.held.sum(1)
         assert np.allclose(of["count"].numpy(), -np.log(others)[:, None])
         assert ((of["entropy"] >= 0) & (of["entropy"] <= np.log(questions.place + 1).max())).all()
-    with encoded(model, lambda encoding: PositionalEncoding()):
-        assert not torch.allclose(attended(model, questions)[1].values["gap"][0],
-                                  found.values["gap"][0])  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("pe", "names"),
-    [("path", {"reflections", "convolution"}), ("fox", {"gate"}), ("conv", {"convolution"}),
-     ("alibi", {"bias"}), ("rope", {"rotation", "fast pairs", "slow pairs"}),
-     ("learned", {"embedding"}), ("none", set())],
-)  # fmt: skip
-def test_each_part_of_an_encoding_can_be_left_out(made, pe, names):
-    model, questions = made(pe)
-    assert set(model.encodings[0].ablations()) == names
-    plain = predicted(model, questions)
-    for name in names:
-        with encoded(model, lambda encoding, name=name: encoding.ablations().get(name, encoding)):
-            assert not torch.allclose(predicted(model, questions), plain, atol=1e-4)
-    assert torch.equal(predicted(model, questions), plain)
