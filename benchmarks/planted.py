@@ -176,7 +176,8 @@ def redraw_far_bias(encoding: Any, reach: int) -> None:
 
 def rows_redrawn(model: Model, run: LoadedRun) -> None:
     """The rows of the table past the trained positions are drawn again, ten times as large."""
-    rows = model.encodings[0].table.detach()[run.plan.dims.train_len :]  # type: ignore[union-attr]
+    table: Any = model.encodings[0].table
+    rows = table.detach()[run.plan.dims.train_len :]
     rows.copy_(10 * torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))
 
 

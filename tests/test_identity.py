@@ -7,7 +7,7 @@ from pe_lab.config.compose import CommandLine, check_composed, compose
 from pe_lab.store.run_id import identity
 from pe_lab.suite.rows import read_shipped
 from pe_lab.suite.suite import load_suite
-from pe_lab.train.plan import plan, replaced
+from pe_lab.train.plan import plan, replace_keys
 
 SUITE = load_suite("v2")
 
@@ -24,5 +24,5 @@ def test_every_shipped_run_of_the_suite_keeps_its_identity(task: str) -> None:
         resolved, contents = planned.resolved, planned.task.contents()
         for run in runs.iter_rows(named=True):
             values = {"train.lr": run["lr"], "train.steps": run["steps"], "seed": run["seed"]}
-            made = identity(replaced(resolved, values), contents)
+            made = identity(replace_keys(resolved, values), contents)
             assert made == run["run_id"][-8:], (entry, values)

@@ -14,7 +14,7 @@ from trainers import planned
 
 from pe_lab.train.batches import TrainData
 from pe_lab.train.plan import Plan
-from pe_lab.train.trainer import Trainer, summed_loss
+from pe_lab.train.trainer import Trainer, sum_loss
 
 OURS = {ROOT / "pe_lab", ROOT / "tasks"}
 TRUNKS = {
@@ -35,7 +35,7 @@ def loss_and_gradients(made: Plan, changed: Any = None) -> dict[str, Tensor]:
     batch = TrainData(made.task, 0, 5).batch(0)
     counted = batch.trained(made.task.loss_on)
     drawn = made.positions.of_batch(np.random.default_rng(0), batch, training=True)
-    loss = summed_loss(model, batch, counted, torch.from_numpy(drawn))
+    loss = sum_loss(model, batch, counted, torch.from_numpy(drawn))
     loss.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"loss": loss.detach(), **found}

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from hydra.utils import get_object
@@ -133,7 +132,7 @@ def model(
         use_kernels(built)
     # Larger queries and keys: at their initial size attention is nearly uniform.
     for block in built.blocks:
-        block.attention.qkv.weight.data.mul_(3)  # type: ignore[union-attr, operator]
+        block.attention.qkv.weight.data.mul_(3)
     return built
 
 
@@ -253,32 +252,66 @@ def other_values(section: Section, key: str) -> list[Any]:
     """Other values of a key: the other choices, or other numbers to try."""
     value = section[key]
     hint = get_type_hints(get_object(section["_target_"]).__init__).get(key)
-    if get_origin(hint) is Literal:
-        return [choice for choice in get_args(hint) if choice != value]
-    if isinstance(value, bool):
-        return [not value]
+    literals = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
+    if literals:
+        return [choice for kind in literals for choice in get_args(kind) if choice != value]
     if key == "parts":
         return [
             parts("learned", "t5"),
             parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
             parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
         ]
-    if value is None:
-        if get_origin(hint) not in (Union, UnionType):
-            return []
-        literals = [arg for arg in get_args(hint) if get_origin(arg) is Literal]
-        if literals:
-            return [choice for literal in literals for choice in get_args(literal)]
-        if bool in get_args(hint):
-            return [True]  # logn_clip, where null is false unless logn=test
+    if isinstance(value, bool) or (value is None and bool in get_args(hint)):
+        return [not value]
+    if value is None and type(None) in get_args(hint):
         # Rounding of large logits would be taken for a fault.
         return [{"width": 5, "heads": 2, "attention_factor": 2}.get(key, MAX_LEN + 5)]
     if key == "base" and value >= 1000:
-        # Of frequencies, so that few features have several within the trained length (FoPE).
+        # A base of frequencies: few features have several within the trained length (FoPE).
         return [value / 1000, value / 2000]
     if isinstance(value, (int, float)):
         return [other for other in (2 * value + 1, value / 2) if other != value]
     return []
+
+
+def changing_values(
+    section: Section,
+    key: str,
+    same: Callable[[Section, Section], bool | None],
+    values: Callable[[Section, str], list[Any]] = other_values,
+) -> list[str]:
+    """The other values of a key that are accepted.
+
+    Args:
+        same: whether two sections compute the same; None: one of them is refused.
+        values: the other values of a key to try.
+
+    Raises:
+        ContractError: a value changes nothing, neither alone nor beside another value of one other
+            key.
+    """
+    changing = []
+    for value in values(section, key):
+        outcomes = []
+        for start in neighbours(section, key, values):
+            outcomes.append(same(start, {**start, key: value}))
+            if outcomes[-1] is False:
+                break
+        if set(outcomes) != {None}:
+            idle = f"{key}={as_word(value)} computes the same as {key}={as_word(section[key])}"
+            require(False in outcomes, idle)
+            changing.append(as_word(value))
+    return changing
+
+
+def neighbours(
+    section: Section, key: str, values: Callable[[Section, str], list[Any]]
+) -> Iterator[Section]:
+    """The section as it is, then with one key other than this one changed."""
+    yield section
+    for other in sorted(section.keys() - {key, "_target_"}):
+        for value in values(section, other):
+            yield {**section, other: value}
 
 
 def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
@@ -295,29 +328,31 @@ def accepted(section: Section, sizes: Dims) -> bool:
     return True
 
 
-def shown(value: Any) -> str:
+def as_word(value: Any) -> str:
     """A value as part of a name: ``true``, ``half``, ``learned+t5``."""
     if isinstance(value, list):
         return "+".join(str(part["pe"]) for part in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def tried(section: Section, changes: Callable[[str], list[str]]) -> str:
-    """A sentence with the values that were tried of each key.
+def try_keys(section: Section, change: Callable[[str], list[str]]) -> str:
+    """A sentence with the values of each key that were tried.
 
     Args:
-        changes: the other values of a key that were found to change something.
+        change: returns the other values of a key that change something.
 
     Raises:
-        NotClaimedError: of no key is there another value to try.
+        NotClaimedError: no key has another value to try.
     """
-    values = {key: changes(key) for key in section if key != "_target_"}
-    done = [f"{key}={'|'.join(each)}" for key, each in values.items() if each]
-    untried = [key for key, each in values.items() if not each]
-    left = [f"no other value to try of {', '.join(untried)}"] if untried else []
+    values = {key: change(key) for key in section if key != "_target_"}
+    done = [f"{key}={'|'.join(tried)}" for key, tried in values.items() if tried]
+    untried = ", ".join(key for key, tried in values.items() if not tried)
     if not done:
-        raise NotClaimedError(left[0] if left else "it has no keys")
-    return "; ".join([f"tried {', '.join(done)}", *left])
+        raise NotClaimedError(
+            f"no other value to try of {untried}" if untried else "it has no keys"
+        )
+    left = f"; no other value to try of {untried}" if untried else ""
+    return f"tried {', '.join(done)}{left}"
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -5,7 +5,8 @@ Each takes the encoding's section and the sizes of the tiny model that differ (`
 """
 
 import inspect
-from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,8 +22,10 @@ from pe_lab.check.base import (
     Section,
     accepted,
     agree,
+    as_word,
     cache_gap,
     change_after,
+    changing_values,
     count_parameters,
     dims,
     largest,
@@ -34,9 +37,8 @@ from pe_lab.check.base import (
     restored,
     scattered,
     sequential,
-    shown,
     tokens,
-    tried,
+    try_keys,
 )
 from pe_lab.models.transformer import Transformer
 
@@ -262,54 +264,30 @@ def choices(section: Section, **sizes: Any) -> dict[str, Section]:
             continue
         for other in other_values(section, key):
             if accepted(changed := {**section, key: other}, dims(**sizes)):
-                sections[f"{key}={shown(other)}"] = changed
+                sections[f"{key}={as_word(other)}"] = changed
     return sections
-
-
-def beside(section: Section, key: str, **sizes: Any) -> Iterator[Section]:
-    """The section as it is, then with one other key changed, in every accepted way."""
-    yield section
-    for other in section.keys() - {key, "_target_"}:
-        for value in other_values(section, other):
-            if accepted(changed := {**section, other: value}, dims(**sizes)):
-                yield changed
 
 
 def every_key(section: Section, **sizes: Any) -> str:
     """Every key changes what is computed, or the number of parameters."""
-    return tried(section, lambda key: key_changes(section, key, **sizes))
+    same = partial(computes_the_same, **sizes)
+    return try_keys(section, lambda key: changing_values(section, key, same))
 
 
-def key_changes(section: Section, key: str, **sizes: Any) -> list[str]:
-    """The other values of a key that are accepted; each changes something.
-
-    Raises:
-        ContractError: one changes nothing.
-    """
-    allowed: dict[str, Section] = {}
-    for start in beside(section, key, **sizes):
-        # Beside another choice only where it is refused without one.
-        values = {shown(v): {**start, key: v} for v in other_values(start, key)}
-        allowed = {k: v for k, v in values.items() if accepted(v, dims(**sizes))}
-        if allowed:
-            break
-    for value, changed in allowed.items():
-        same = computes_the_same(model(start, **sizes), model(changed, **sizes))
-        require(not same, f"{key}={value} computes the same as {key}={shown(section[key])}")
-    return list(allowed)
-
-
-def computes_the_same(one: Transformer, other: Transformer) -> bool:
-    """Whether two models have as many parameters and equal states, in training and evaluation."""
-    if count_parameters(one) != count_parameters(other):
+def computes_the_same(one: Section, other: Section, **sizes: Any) -> bool | None:
+    """Whether two sections have as many parameters and equal states, in training and evaluation.
+    None: one of them is refused."""
+    if not all(accepted(section, dims(**sizes)) for section in (one, other)):
+        return None
+    pair = [model(section, **sizes) for section in (one, other)]
+    if count_parameters(pair[0]) != count_parameters(pair[1]):
         return False
     # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
-    longest = min(reach(built.encodings) for built in (one, other))
-    for n in (longest, min(TRAIN_LEN, longest)):
-        for training in (True, False):
-            states = (m.train(training)(tokens(2, n), sequential(n)) for m in (one, other))
-            if largest(next(states) - next(states)) > 1e-9:
-                return False
+    longest = min(reach(built.encodings) for built in pair)
+    for n, training in product((longest, min(TRAIN_LEN, longest)), (True, False)):
+        states = [built.train(training)(tokens(2, n), sequential(n)) for built in pair]
+        if largest(states[0] - states[1]) > 1e-9:
+            return False
     return True
 
 

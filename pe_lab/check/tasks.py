@@ -3,10 +3,18 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 
 import numpy as np
 
-from pe_lab.check.base import NotClaimedError, Section, other_values, require, shown, tried
+from pe_lab.check.base import (
+    NotClaimedError,
+    Section,
+    as_word,
+    other_values,
+    require,
+    try_keys,
+)
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
@@ -29,7 +37,7 @@ def digest(batch: Batch) -> str:
     return hashlib.sha256(b"".join(map(bytes, parts))).hexdigest()
 
 
-def drawn(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
+def draw(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
     """Some sequences of a split, drawn or read from its file."""
     stored = task.stored(split)
     if stored is not None:
@@ -42,7 +50,7 @@ def shapes(task: Task) -> str:
     words = len(task.vocab)
     require(len(set(task.vocab)) == words, "the vocabulary has a word twice")
     for name in task.evaluated():
-        split, batch = task.split(name), drawn(task, name)
+        split, batch = task.split(name), draw(task, name)
         require(split.vocab == task.vocab, f"{name} has another vocabulary")
         arrays = batch.tokens, batch.targets, batch.scored
         shapes, kinds = {a.shape for a in arrays}, [a.dtype for a in arrays]
@@ -80,7 +88,7 @@ def splits_differ(task: Task) -> str:
     sets = {split: digest(evaluation_set(task, split, 16)) for split in task.evaluated()}
     sets["training"] = digest(TrainData(task, 0, 16).batch(0))
     require(len(set(sets.values())) == len(sets), f"two of {', '.join(sets)} have equal sequences")
-    rules = {split: digest(drawn(task, split)) for split in task.evaluated()}
+    rules = {split: digest(draw(task, split)) for split in task.evaluated()}
     same = [split for split in rules if split != IN_DOMAIN and rules[split] == rules[IN_DOMAIN]]
     require(not same, f"{', '.join(same)} is the task unchanged: its keys change nothing")
     return f"{', '.join(sets)}: all of them differ"
@@ -89,13 +97,13 @@ def splits_differ(task: Task) -> str:
 def not_given_away(task: Task) -> str:
     """The answer is not always the token read at its place, nor always the same word."""
     for split in task.evaluated():
-        batch = drawn(task, split)
+        batch = draw(task, split)
         answers, read = batch.targets[batch.scored], batch.tokens[batch.scored]
         if len(answers) > 1:
             require(bool((answers != read).any()), f"in {split} every answer is the token read")
             varies = bool((answers != answers[0]).any())
             require(varies, f"in {split} every answer is {task.vocab[answers[0]]!r}")
-    batch = drawn(task, IN_DOMAIN)
+    batch = draw(task, IN_DOMAIN)
     return f"in domain a constant guess gets {100 * task.guess(batch, batch):.0f} % wrong"
 
 
@@ -104,18 +112,13 @@ def derivable(task: Task) -> str:
     sequences begin alike."""
     if task.contents():
         raise NotClaimedError("its sequences are those of a file")
-    compared: list[int] = []
-    for short in _shortened(task):
-        if n := _compare(short):
-            compared.append(n)
-        if len(compared) == ENOUGH:
-            break
+    compared = sum(map(compare_answers, islice(shortened(task), ENOUGH)))
     if not compared:
         raise NotClaimedError(f"of {MANY} short sequences no two begin alike to an answer")
-    return f"{sum(compared)} answers after tokens that were read before, all the same as then"
+    return f"{compared} answers after tokens that were read before, all the same as then"
 
 
-def _compare(task: Task) -> int:
+def compare_answers(task: Task) -> int:
     """How many answers were compared with an earlier one after the same tokens; all are equal."""
     batch = task.sample(generator(2), MANY)
     known: dict[bytes, int] = {}
@@ -127,7 +130,7 @@ def _compare(task: Task) -> int:
     return len(places) - len(known)
 
 
-def _shortened(task: Task) -> Iterator[Task]:
+def shortened(task: Task) -> Iterator[Task]:
     """The task at its shortest lengths with something to score, then at its own."""
     for length in range(1, min(SHORT, task.n_tokens)):
         with suppress(ValueError, UsageError):
@@ -142,7 +145,7 @@ def generated(task: Task) -> str:
     if not task.generates:
         raise NotClaimedError("generates is False")
     for split in task.evaluated():
-        batch = drawn(task, split)
+        batch = draw(task, split)
         for scored, real in zip(batch.scored, batch.real(), strict=True):
             places = np.flatnonzero(scored) - int(real.sum())
             last = bool((places == np.arange(-len(places), 0)).all())
@@ -156,20 +159,20 @@ def every_key(section: Section) -> str:
     One suffices: raising a limit that nothing reaches changes nothing.
     """
     start = build_task({**section, "splits": {}})
-    before = digest(drawn(start, IN_DOMAIN))
+    before = digest(draw(start, IN_DOMAIN))
 
     def changes(key: str) -> list[str]:
         differs: dict[str, bool] = {}
         for value in [] if key in start.fixed else other_values(section, key):
             with suppress(UsageError, ValueError, OSError):
                 task = build_task({**section, "splits": {}, key: value})
-                same = digest(drawn(task, IN_DOMAIN)) == before and task.vocab == start.vocab
-                differs[shown(value)] = not same
+                same = digest(draw(task, IN_DOMAIN)) == before and task.vocab == start.vocab
+                differs[as_word(value)] = not same
         idle = bool(differs) and not any(differs.values())
         require(not idle, f"{key}={'|'.join(differs)}: nothing that is drawn changes")
         return list(differs)
 
-    return tried(section, changes)
+    return try_keys(section, changes)
 
 
 CHECKS = {

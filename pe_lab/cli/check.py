@@ -16,6 +16,7 @@ repository call the same functions (pe_lab/check/).
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,10 +102,7 @@ def _checks(
     from pe_lab.check import suite
 
     checks = {"pe": suite.check_encoding, "task": suite.check_task, "model": suite.check_model}
-    return {
-        f"{group}={name}": lambda group=group, section=section: checks[group](section)
-        for group, name, section in sections
-    }
+    return {f"{group}={name}": partial(checks[group], section) for group, name, section in sections}
 
 
 def _all(config_dir: str | None) -> dict[str, list[str]]:

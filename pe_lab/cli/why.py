@@ -98,8 +98,8 @@ def show(words: Sequence[str]) -> None:
         )
         print_tables(options.format, [table])
     if left_out:
-        runs = f"{len(left_out)} of {len(paths)} runs not diagnosed"
-        raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
+        reasons = "; ".join(map(str, left_out))
+        raise RunError(f"{len(left_out)} of {len(paths)} runs not diagnosed: {reasons}")
 
 
 def diagnose_runs(

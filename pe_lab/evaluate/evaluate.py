@@ -231,7 +231,8 @@ class CellMeasurer:
         if self.run is None or self.run.path != cell.path:
             self.run = load(cell.path)
         run = self.run
-        device = prepare(replace(run.plan.config, device=self.device, threads=self.threads))
+        changes = {"device": self.device, "threads": self.threads}
+        device = prepare(replace(run.plan.config, **changes))  # type: ignore[type-var]
         numbers = self._numbers(cell, cell.model(run).to(device), data)
         numbers["guess"] = cell.target.task.guess(reference, data)
         seconds = perf_counter() - began

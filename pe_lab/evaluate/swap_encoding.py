@@ -20,7 +20,7 @@ from pe_lab.evaluate.record import TRAINED
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.rope import scale
-from pe_lab.train.encodings import initial_encodings, refusal
+from pe_lab.train.encodings import initial_encodings, reason_to_refuse
 from pe_lab.train.plan import Plan
 
 _OPEN, _CLOSE = "[{(", "]})"
@@ -167,7 +167,7 @@ def transfer(trained: Model, plan: Plan) -> Transferred:
     except UsageError as error:
         raise UsageError(f"pe={name}: {str(error).removeprefix('pe: ')}") from None
     for encoding in encodings:
-        if reason := refusal(plan.model_config, encoding, plan.positions):
+        if reason := reason_to_refuse(plan.model_config, encoding, plan.positions):
             raise UsageError(f"pe={name} {reason}")
     model = replace(plan, encodings=encodings).model().eval()
     if missing := _missing_weights(model, trained):

@@ -131,7 +131,7 @@ def set_threads(trainer: Trainer, *, swept: bool) -> None:
         previous = [start["threads"] for start in trainer.folder.starts()[-1:]]
         needed = previous[0] if previous else int(count_flop(trainer) / FLOP_PER_THREAD)
         threads = min(max(1, needed), int(cpu_count(only_physical_cores=True)))
-    torch.set_num_threads(threads)
+    torch.set_num_threads(int(threads))
 
 
 def count_flop(trainer: Trainer) -> float:

@@ -18,7 +18,7 @@ from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
-from pe_lab.train.plan import Plan, plan, replaced
+from pe_lab.train.plan import Plan, plan, replace_keys
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def plan_again(folder: RunFolder, summary: dict[str, Any]) -> Plan:
         UsageError: it cannot be built by this version of the program or on this machine.
     """
     # Keys that were null are null again, as some have another value at another length.
-    config = replaced(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
+    config = replace_keys(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
     config |= {"device": "cpu", "tracker": {"_target_": "pe_lab.core.tracker.NoTracker"}}
     try:
         planned = plan(check(config, summary.get("names", {})))

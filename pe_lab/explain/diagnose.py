@@ -53,7 +53,8 @@ READS = 0.3
 def plain_model(run: LoadedRun) -> Model:
     """The run's model without kernels, which compute no logits."""
     config = run.plan.config
-    config = replace(config, train=replace(config.train, fast=False))
+    train = replace(config.train, fast=False)  # type: ignore[type-var]
+    config = replace(config, train=train)  # type: ignore[type-var]
     model = replace(run.plan, config=config).model()
     model.load_state_dict(run.model.state_dict())
     return model.eval()

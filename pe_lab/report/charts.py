@@ -219,7 +219,7 @@ def draw(
     return specification(chart, values) | {"config": CONFIG}
 
 
-def specification(chart: Any, rows: list[dict[str, Any]]) -> Spec:
+def specification(chart: Any, rows: Sequence[Mapping[str, Any]]) -> Spec:
     """The Vega-Lite of a chart of ``rows``, which Altair would copy at every step."""
     spec: Spec = chart.to_dict(validate=False)
     return spec | {"data": {"values": rows}}

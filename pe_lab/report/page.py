@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import metadata
@@ -165,7 +165,8 @@ def overview_of(sections: Sequence[Section]) -> Table:
     order = sorted(rates, key=lambda pe: (-len(rates[pe]), -mean(pe)))
     rows = [{"encoding": pe, **{task: rates[pe].get(task) for task in tasks}} for pe in order]
     schema = {"encoding": pl.String, **dict.fromkeys(tasks, pl.Float64)}
-    formats = {"encoding": str, **dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %")}
+    formats: dict[str, Callable[[Any], str]] = {"encoding": str}
+    formats |= dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %")
     note = "The success rate, averaged over the splits out of domain. -: not run."
     return Table(pl.DataFrame(rows, schema), formats, "Success rates by encoding and task", (note,))
 

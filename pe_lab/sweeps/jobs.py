@@ -96,9 +96,9 @@ class Job:
             return Outcome("broken", str(error))
         if summary is not None and (self.finished_before or self.has_begun()):
             metrics = summary["metrics"]
-            error = metrics.get(metric_name(IN_DOMAIN, "error"))
+            in_domain = metrics.get(metric_name(IN_DOMAIN, "error"))
             state = "finished before" if self.finished_before else "finished"
-            return Outcome(state, "", error, mean_ood(metrics, summary["splits"]))
+            return Outcome(state, "", in_domain, mean_ood(metrics, summary["splits"]))
         if self.returned is not None:
             return Outcome(*self.returned)
         status = self.status()

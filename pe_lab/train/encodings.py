@@ -1,4 +1,4 @@
-"""The encodings of a model, one for each layer, and which model and positions refuse one."""
+"""Builds the encodings of a model, one for each layer, and says which of them it cannot use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,8 +22,8 @@ def seed_of_weights(config: Config) -> int:
 def initial_encodings(
     config: Config, dims: Dims, model_config: ModelConfig
 ) -> list[PositionalEncoding]:
-    """The encoding of each layer. Their weights have a random stream of their own: with one seed,
-    every encoding starts from the same trunk."""
+    """The encoding of each layer. Encodings draw their weights from a separate random stream, so that
+    with one seed every encoding starts from the same trunk."""
     with torch.random.fork_rng():
         torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
         return build_encodings(config.pe, dims, model_config.without())
@@ -32,20 +32,21 @@ def initial_encodings(
 def build_encodings(
     section: Mapping[str, Any], dims: Dims, without: frozenset[int] = frozenset()
 ) -> list[PositionalEncoding]:
-    """One encoding for each layer; NoPE where an encoding has no effect.
+    """One encoding for each layer; it is NoPE where the encoding would have no effect.
 
     Args:
-        without: layers without the encoding.
+        without: the layers without the encoding.
     """
     checked = check_section(section, "pe", PositionalEncoding, leading=1)
     layers = range(dims.n_layers)
-    made: list[PositionalEncoding] = [checked.make(dims.at_layer(layer)) for layer in layers]
+    encodings: list[PositionalEncoding] = [checked.make(dims.at_layer(layer)) for layer in layers]
     encoded = [
         layer
         for layer in layers
-        if layer not in without and made[layer].hooks() - (frozenset() if layer == 0 else {"embed"})
+        if layer not in without
+        and encodings[layer].hooks() - (frozenset() if layer == 0 else {"embed"})
     ]
-    if without and (not encoded or "embed" in made[0].hooks()):
+    if without and (not encoded or "embed" in encodings[0].hooks()):
         raise UsageError(
             f"model.layers.{min(without)}.encoded=false has no effect on an encoding of the "
             "input, and leaves none in the model where all layers have it: leave it out, or give "
@@ -53,24 +54,26 @@ def build_encodings(
         )
     if not encoded:
         return [NoPE(dims.at_layer(layer)) for layer in layers]
-    first = made[encoded[0]]
-    common = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
-    if dims.layer_heads is not None and (first.share_layers or common):
+    first = encodings[encoded[0]]
+    shares = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
+    if dims.layer_heads is not None and (first.share_layers or shares):
         raise UsageError("model.layers.<i>.n_heads cannot differ: layers share this encoding")
     if first.share_layers:
-        made = [first] * dims.n_layers
+        encodings = [first] * dims.n_layers
     for number, layer in enumerate(encoded):
         for lower in encoded[:number]:
-            if made[layer] is not made[lower]:
-                made[layer].share(made[lower])
-    return [made[layer] if layer in encoded else NoPE(dims.at_layer(layer)) for layer in layers]
+            if encodings[layer] is not encodings[lower]:
+                encodings[layer].share(encodings[lower])
+    return [
+        encodings[layer] if layer in encoded else NoPE(dims.at_layer(layer)) for layer in layers
+    ]
 
 
-def refusal(
+def reason_to_refuse(
     model_config: ModelConfig, encoding: PositionalEncoding, positions: Positions
 ) -> str | None:
-    """Why a model or positions refuse an encoding: the end of a sentence that begins with pe=NAME;
-    None if both can be used with it."""
+    """Why an encoding cannot be used with this model or these positions; None if it can be. It is the
+    end of a sentence that begins with pe=NAME."""
     if model_config.restarts_positions and not positions.increasing:
         return "is not possible: this model restarts positions, and these do not only increase"
     if reason := model_config.refuses(encoding):

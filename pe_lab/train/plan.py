@@ -1,4 +1,4 @@
-"""From a checked configuration to a plan: every error that can be found before any work."""
+"""Makes a plan from a configuration, and finds every error that can be found before any work."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,28 +20,32 @@ from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
-from pe_lab.train.encodings import initial_encodings, refusal, seed_of_weights
+from pe_lab.train.encodings import initial_encodings, reason_to_refuse, seed_of_weights
 from pe_lab.train.kernels import use_kernels
 from pe_lab.train.memory import min_bytes, refuse_beyond
 from pe_lab.train.origin import with_origin
 
 
 def sequences_of(most: int, length: int, train_len: int) -> int:
-    """How many sequences of a split to measure, where ``most`` of the training length are: fewer of
-    longer ones, so that all splits read equally many tokens."""
+    """How many sequences of a split to measure. Longer sequences are fewer, so that all splits read
+    equally many tokens.
+
+    Args:
+        most: the number of sequences of the training length.
+    """
     return max(1, most * min(length, train_len) // length)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked run before its start: nothing is written, no sequence is drawn.
+    """A checked run before its start. Nothing is written and no sequence is drawn yet.
 
     Args:
-        encodings: of each layer, with its initial weights.
-        splits: those to measure, in order; ``too_long`` are not among them.
-        too_long: splits left out under ``eval.skip_too_long``, with the positions they would need.
+        encodings: the encoding of each layer, with its initial weights.
+        splits: the splits to measure, in order, without those in ``too_long``.
+        too_long: the splits that ``eval.skip_too_long`` leaves out, with the positions they need.
         null_values: the keys that are null and stand for a value, with that value.
-        origin: the run of ``train.from``.
+        origin: the folder of the run of ``train.from``.
     """
 
     config: Config
@@ -63,10 +67,10 @@ class Plan:
         key changes nothing in another run.
         """
         values = self.null_values | {"eval.skip_too_long": bool(self.too_long)}
-        return replaced(to_dict(self.config), values)
+        return replace_keys(to_dict(self.config), values)
 
     def sequences(self, split: str, most: int) -> int:
-        """How many sequences of a split to measure, where ``most`` of the training length are."""
+        """How many sequences of a split to measure, see ``sequences_of``."""
         return sequences_of(most, self.task.split(split).n_tokens, self.dims.train_len)
 
     def model(self) -> Model:
@@ -94,7 +98,7 @@ def plan(config: Config) -> Plan:
     task = build_task(config.task)
     model_config = instantiate(config.model, "model", ModelConfig)
     lengths = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
-    with refused("positions: "):
+    with usage_errors("positions: "):
         positions = instantiate(config.positions, "positions", Positions).bound(task)
         limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
     dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
@@ -105,10 +109,10 @@ def plan(config: Config) -> Plan:
         raise UsageError(f"task={config.names.get('task')} {reason}")
     encodings = initial_encodings(config, dims, model_config)
     for encoding in encodings:
-        if reason := refusal(model_config, encoding, positions):
+        if reason := reason_to_refuse(model_config, encoding, positions):
             raise UsageError(f"pe={config.names.get('pe')} {reason}")
-    too_long = _too_long(config, limits, encodings)
-    _check_lengths(config, task, encodings)
+    too_long = find_too_long(config, limits, encodings)
+    check_lengths(config, task, encodings)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     groups: dict[str, list[Any]] = {
@@ -120,14 +124,14 @@ def plan(config: Config) -> Plan:
         config, task, positions, model_config, dims, encodings,
         splits=[name for name in task.evaluated() if name not in too_long],
         too_long=too_long,
-        null_values=null_values(to_dict(config), groups),
+        null_values=find_null_values(to_dict(config), groups),
         origin=origin,
     )  # fmt: skip
 
 
 @contextmanager
-def refused(prefix: str = "") -> Iterator[None]:
-    """A ValueError inside is a UsageError."""
+def usage_errors(prefix: str = "") -> Iterator[None]:
+    """Turns a ValueError of its block into a UsageError."""
     try:
         yield
     except ValueError as error:
@@ -135,23 +139,23 @@ def refused(prefix: str = "") -> Iterator[None]:
 
 
 def build_task(section: Mapping[str, Any]) -> Task:
-    """The task, with its splits and files checked too."""
+    """The task. Its splits and files are checked, too."""
     task = instantiate(section, "task", Task)
     for name in task.splits:
-        with refused(f"task.splits.{name}: "):
+        with usage_errors(f"task.splits.{name}: "):
             vocab = task.split(name).vocab
         if vocab != task.vocab:
             raise UsageError(
                 f"task.splits.{name} changes the vocabulary, which one model cannot follow: change "
                 "these keys for the whole task"
             )
-    with refused():
+    with usage_errors():
         task.contents()
     return task
 
 
-def _check_lengths(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
-    """Refuse a length that the task does not follow, and answers that cannot be generated."""
+def check_lengths(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
+    """Refuses a length that the task does not follow, and answers that cannot be generated."""
     length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
     if length not in (None, n_tokens):
         raise UsageError(
@@ -160,15 +164,16 @@ def _check_lengths(config: Config, task: Task, encodings: list[PositionalEncodin
         )
     whole = any(encoding.whole_sequence for encoding in encodings)
     if config.eval.generate and (whole or not task.generates):
-        why = "the encoding reads the length of the whole sequence"
-        why = why if task.generates else "this task's answers are not one run at the end"
-        raise UsageError(f"eval.generate=true is not possible, {why}: set it to false")
+        reason = "the encoding reads the length of the whole sequence"
+        reason = reason if task.generates else "this task's answers are not one run at the end"
+        raise UsageError(f"eval.generate=true is not possible, {reason}: set it to false")
 
 
-def _too_long(
+def find_too_long(
     config: Config, limits: Mapping[str, int], encodings: list[PositionalEncoding]
 ) -> dict[str, int]:
-    """The splits with more positions than the encoding has; refused unless they are skipped."""
+    """The splits with more positions than the encoding has. They are an error unless
+    ``eval.skip_too_long`` is true."""
     shortest = min((e.max_len for e in encodings if e.max_len is not None), default=None)
     if shortest is None:
         return {}
@@ -184,28 +189,34 @@ def _too_long(
     return too_long
 
 
-def null_values(config: Mapping[str, Any], groups: Mapping[str, Iterable[Any]]) -> dict[str, Any]:
+def find_null_values(
+    config: Mapping[str, Any], groups: Mapping[str, Iterable[Any]]
+) -> dict[str, Any]:
     """The keys of a configuration that are null and stand for a value, with that value:
-    ``pe.npos`` -> 65. One that stands for different values in different layers is left out."""
+    ``pe.npos`` -> 65. A key that stands for different values in different layers is left out.
+
+    Args:
+        groups: the objects that were built from each group of the configuration.
+    """
     values: dict[str, set[Any]] = {}
-    for group, made in groups.items():
-        for key, value in (item for one in made for item in one.null_values().items()):
-            place, name = _section(config, f"{group}.{key}")
-            if value is not None and place.get(name, 0) is None:
+    for group, objects in groups.items():
+        for key, value in (item for built in objects for item in built.null_values().items()):
+            section, name = find_section(config, f"{group}.{key}")
+            if value is not None and section.get(name, 0) is None:
                 values.setdefault(f"{group}.{key}", set()).add(value)
     return {key: value for key, (value, *others) in values.items() if not others}
 
 
-def replaced(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with these values of dotted keys."""
+def replace_keys(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the configuration with these values of dotted keys."""
     changed: Any = deepcopy(dict(config))
     for key, value in values.items():
-        section, name = _section(changed, key)
+        section, name = find_section(changed, key)
         section[name] = value
     return dict(changed)
 
 
-def _section(config: Any, key: str) -> tuple[Any, str]:
+def find_section(config: Any, key: str) -> tuple[Any, str]:
     """The mapping that holds a dotted key, and its name there."""
     *path, name = key.split(".")
     for part in path:

@@ -1,4 +1,4 @@
-"""The training loop: loss, steps, evaluation, checkpoints; it can stop and resume at any step.
+"""The training loop: loss, steps, evaluation and checkpoints. It can stop and resume at any step.
 
 Shape letters: B batch, T tokens.
 """
@@ -19,6 +19,7 @@ from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
 from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
 from pe_lab.models.base import Model
+from pe_lab.pe.functional import widened
 from pe_lab.store import checkpoint
 from pe_lab.store.files import REMEDY
 from pe_lab.store.metrics_log import MetricsLog
@@ -29,30 +30,25 @@ from pe_lab.train.optimizer import Adam, learning_rate
 from pe_lab.train.plan import Plan
 
 STATE = ("step", "loss_sum", "loss_steps", "last_loss", "measured_at", "below", "seconds")
-"""The numbers of a trainer that a checkpoint holds."""
+"""The attributes of a trainer that a checkpoint holds."""
 
 
 class Microbatch(NamedTuple):
-    """One of the ``train.accumulate`` parts of a step's batch; ``counted`` (B, T) is True at the
-    positions of the loss, ``pos`` is (1 or B, T)."""
+    """One of the ``train.accumulate`` parts of a step's batch. ``counted`` (B, T) is True at the
+    positions of the loss, and ``pos`` (1 or B, T) holds the positions of all tokens."""
 
     batch: Batch
     counted: Bools
     pos: Tensor
 
 
-def summed_loss(model: Model, batch: Batch, counted: Bools, pos: Tensor) -> Tensor:
-    """Cross-entropy summed over the counted positions; the logits are computed there only."""
+def sum_loss(model: Model, batch: Batch, counted: Bools, pos: Tensor) -> Tensor:
+    """The cross-entropy summed over the counted positions. Logits are computed there only."""
     device = model.device
     targets = torch.from_numpy(batch.targets[counted]).to(device)
     tokens = torch.from_numpy(batch.tokens).to(device)
     hidden = model(tokens, pos, scored=torch.from_numpy(np.flatnonzero(counted)).to(device))
-    return F.cross_entropy(wide(model.unembed(hidden)), targets, reduction="sum")
-
-
-def wide(logits: Tensor) -> Tensor:
-    """Logits in at least float32, as half precision is too narrow for a loss."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(widened(model.unembed(hidden)), targets, reduction="sum")
 
 
 class Trainer:
@@ -61,8 +57,8 @@ class Trainer:
 
     Args:
         sets: the evaluation set of each split.
-        stopping: polled between steps and batches; what it returns is raised after a checkpoint
-            has been written.
+        stopping: is called between steps and batches. An exception that it returns is raised after
+            the checkpoint has been written.
     """
 
     def __init__(
@@ -90,7 +86,7 @@ class Trainer:
         torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
 
     def resume(self) -> bool:
-        """Restore the state from the folder's checkpoint; False where there is none."""
+        """Restores the state from the folder's checkpoint. Returns False if there is none."""
         if not self.folder.checkpoint.exists():
             return False
         state = checkpoint.load(self.folder.checkpoint, self.folder.identity)
@@ -111,7 +107,7 @@ class Trainer:
         return True
 
     def save(self) -> None:
-        """Write the checkpoint. If a parameter is not finite, the last good one is kept."""
+        """Writes the checkpoint. If a parameter is not finite, the last good one is kept."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             raise self._not_finite("a parameter")
         self.log.sync()
@@ -131,13 +127,13 @@ class Trainer:
         self.folder.set_status("running", self.step, self.config.steps)
 
     def fit(self, log: MetricsLog, show: Callable[[int, float], None]) -> None:
-        """Train to the last step, or until the in-domain error has stayed below ``stop_below``.
+        """Trains to the last step, or until the in-domain error has stayed below ``stop_below``.
 
         Args:
-            show: called after every step with its number and the last logged loss.
+            show: is called after every step with its number and the last logged loss.
         """
         self.log = log
-        while not self._done():
+        while not self.is_done():
             began = time.perf_counter()
             self.train_step()
             self.seconds += time.perf_counter() - began
@@ -152,7 +148,8 @@ class Trainer:
             self._log_loss()
         self.save()
 
-    def _done(self) -> bool:
+    def is_done(self) -> bool:
+        """Whether training ends at this step. Evaluates first where an evaluation is due."""
         every = self.plan.config.eval.every
         if self.step == self.config.steps:
             return True
@@ -164,12 +161,12 @@ class Trainer:
         return stop
 
     def train_step(self) -> None:
-        """One optimizer step on the next training batch."""
-        microbatches, loss = self.microbatches(), 0.0
+        """Takes one optimizer step on the next training batch."""
+        microbatches, loss = self.next_microbatches(), 0.0
         total = sum(int(counted.sum()) for _, counted, _ in microbatches)
         for batch, counted, pos in microbatches:
             with self.model.autocast(self.config.precision):
-                part = summed_loss(self.model, batch, counted, pos.to(self.device)) / total
+                part = sum_loss(self.model, batch, counted, pos.to(self.device)) / total
             torch.autograd.backward(part)
             loss += float(part.detach())
         norm = float(self.optimizer.clip())
@@ -180,7 +177,7 @@ class Trainer:
         self.loss_sum += loss
         self.loss_steps += 1
 
-    def microbatches(self) -> list[Microbatch]:
+    def next_microbatches(self) -> list[Microbatch]:
         """The next training batch, split into ``train.accumulate`` parts.
 
         Raises:
@@ -189,7 +186,7 @@ class Trainer:
         cfg, seed = self.config, self.plan.config.seed
         batch = self.data.batch(self.step)
         if self.plan.positions.drawn(training=True):
-            # Making a generator takes as long as all the rest here.
+            # A new generator takes as long as everything else here.
             self.positions_rng = generator(seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
         counted = batch.trained(self.plan.task.loss_on)
@@ -198,12 +195,12 @@ class Trainer:
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
                 f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
             )
-        n, parts = len(batch), []
+        n, microbatches = len(batch), []
         for rows in np.array_split(np.arange(n), cfg.accumulate):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
             part = batch if len(rows) == n else batch.take(rows)
-            parts.append(Microbatch(part, counted[rows], pos))
-        return parts
+            microbatches.append(Microbatch(part, counted[rows], pos))
+        return microbatches
 
     def _log_loss(self) -> None:
         self.last_loss = self.loss_sum / self.loss_steps
@@ -213,7 +210,7 @@ class Trainer:
         self.log.write({"step": self.step, **row})
 
     def _evaluate(self) -> None:
-        """Evaluate on the first sequences of every split and count for early stopping."""
+        """Evaluates on the first sequences of every split, and counts for early stopping."""
         most = self.plan.config.eval.quick_sequences
         row: dict[str, Any] = {"step": self.step}
         for split in self.evaluator.sets:
@@ -234,10 +231,10 @@ class Trainer:
             raise stop
 
     def _not_finite(self, what: str) -> RunError:
-        kept = "no checkpoint was written yet"
+        state = "no checkpoint was written yet"
         if self.folder.checkpoint.exists():
-            kept = f"the last good checkpoint is kept, {self.folder.checkpoint}"
+            state = f"the last good checkpoint is kept, {self.folder.checkpoint}"
         return RunError(
             f"{what} is not finite at step {self.step + 1} (train.lr={self.config.lr}, "
-            f"train.clip={self.config.clip}): lower train.lr or train.clip; {kept}"
+            f"train.clip={self.config.clip}): lower train.lr or train.clip; {state}"
         )

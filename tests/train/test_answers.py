@@ -12,9 +12,9 @@ from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, wilson
+from pe_lab.pe.functional import widened
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
-from pe_lab.train.trainer import wide
 
 
 def test_error_and_loss_by_the_tokens_read() -> None:
@@ -138,5 +138,5 @@ def test_answers_do_not_depend_on_the_size_of_batches(tmp_path: Path, split: str
 
 
 def test_the_loss_is_not_computed_in_half_precision() -> None:
-    assert wide(torch.zeros(2, dtype=torch.bfloat16)).dtype == torch.float32
-    assert wide(torch.zeros(2, dtype=torch.float64)).dtype == torch.float64
+    assert widened(torch.zeros(2, dtype=torch.bfloat16)).dtype == torch.float32
+    assert widened(torch.zeros(2, dtype=torch.float64)).dtype == torch.float64

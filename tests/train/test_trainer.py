@@ -203,7 +203,7 @@ def test_each_step_has_other_random_positions(tmp_path: Path, positions: tuple[s
     drawn = []
     for step in (0, 1, 0):
         trained.step = step
-        drawn.append(torch.cat([part.pos for part in trained.microbatches()]))
+        drawn.append(torch.cat([part.pos for part in trained.next_microbatches()]))
     assert torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[0], drawn[1])
     assert len({tuple(row) for row in drawn[0].tolist()}) == 8
