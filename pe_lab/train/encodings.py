@@ -1,6 +1,7 @@
 """Builds the encodings of a model, one for each layer, and says which of them it cannot use."""
 
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ def seed_of_weights(config: Config) -> int:
 def initial_encodings(
     config: Config, dims: Dims, model_config: ModelConfig
 ) -> list[PositionalEncoding]:
-    """The encoding of each layer. Encodings draw their weights from a separate random stream, so that
-    with one seed every encoding starts from the same trunk."""
+    """The encoding of each layer. Its weights come from a separate random stream, so that with one
+    seed every encoding starts from the same trunk."""
     with torch.random.fork_rng():
         torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
         return build_encodings(config.pe, dims, model_config.without())
@@ -37,43 +38,39 @@ def build_encodings(
     Args:
         without: the layers without the encoding.
     """
-    checked = check_section(section, "pe", PositionalEncoding, leading=1)
-    layers = range(dims.n_layers)
-    encodings: list[PositionalEncoding] = [checked.make(dims.at_layer(layer)) for layer in layers]
-    encoded = [
-        layer
-        for layer in layers
-        if layer not in without
-        and encodings[layer].hooks() - (frozenset() if layer == 0 else {"embed"})
-    ]
-    if without and (not encoded or "embed" in encodings[0].hooks()):
+    valid_section = check_section(section, "pe", PositionalEncoding, leading=1)
+    sizes = [dims.at_layer(layer) for layer in range(dims.n_layers)]
+    encodings: list[PositionalEncoding] = [valid_section.make(size) for size in sizes]
+    # The input exists once: only the first layer's encoding changes it.
+    hooks = [encodings[0].hooks(), *(encoding.hooks() - {"embed"} for encoding in encodings[1:])]
+    encoded = [layer for layer, of_layer in enumerate(hooks) if of_layer and layer not in without]
+    if without and (not encoded or "embed" in hooks[0]):
         raise UsageError(
             f"model.layers.{min(without)}.encoded=false has no effect on an encoding of the "
             "input, and leaves none in the model where all layers have it: leave it out, or give "
             "pe=none"
         )
     if not encoded:
-        return [NoPE(dims.at_layer(layer)) for layer in layers]
+        return [NoPE(size) for size in sizes]
     first = encodings[encoded[0]]
     shares = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
     if dims.layer_heads is not None and (first.share_layers or shares):
         raise UsageError("model.layers.<i>.n_heads cannot differ: layers share this encoding")
     if first.share_layers:
         encodings = [first] * dims.n_layers
-    for number, layer in enumerate(encoded):
-        for lower in encoded[:number]:
-            if encodings[layer] is not encodings[lower]:
-                encodings[layer].share(encodings[lower])
+    for lower, layer in combinations(encoded, 2):
+        if encodings[layer] is not encodings[lower]:
+            encodings[layer].share(encodings[lower])
     return [
-        encodings[layer] if layer in encoded else NoPE(dims.at_layer(layer)) for layer in layers
+        encodings[layer] if layer in encoded else NoPE(size) for layer, size in enumerate(sizes)
     ]
 
 
 def reason_to_refuse(
     model_config: ModelConfig, encoding: PositionalEncoding, positions: Positions
 ) -> str | None:
-    """Why an encoding cannot be used with this model or these positions; None if it can be. It is the
-    end of a sentence that begins with pe=NAME."""
+    """Why an encoding cannot be used with this model or these positions: the end of a sentence that
+    begins with pe=NAME. None if it can be used."""
     if model_config.restarts_positions and not positions.increasing:
         return "is not possible: this model restarts positions, and these do not only increase"
     if reason := model_config.refuses(encoding):
