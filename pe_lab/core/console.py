@@ -13,12 +13,18 @@ logger = logging.getLogger("pe_lab")
 LINE_INTERVAL_S = 10.0
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the exit status to the program; rich ends it with 1."""
+        raise BrokenPipeError
+
+
 @functools.cache
 def console() -> Console:
     """The console of this process, shared so that tables and log lines do not mix; 160 columns wide
     where the output is not a terminal."""
     width = None if sys.stdout.isatty() else 160
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return _Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def log_handler() -> logging.Handler:
