@@ -44,7 +44,7 @@ def test_every_entry_and_split_has_its_count() -> None:
         (["task=flipflop", "pe=cope"], ["cope+conv", "0.024", "8/8 0.0", "generalises"]),
         (["task=flipflop", "view=tuning", "pe=rope"], ["0.012", "34.0"]),
         (["claims=true"], ["conv-copy", "7.8e-05", "not enough runs"]),
-        (["details=true"], ["5033 runs", "AMD EPYC", "69 are on the other side", "fox 2/3"]),
+        (["details=true"], ["5033 runs", "fox 2/3"]),
         (["suite=quick", "view=entries"], ["fire", "5/5"]),
         (["thresholds=0.5", "task=sort"], ["<= 1.00"]),
     ],

@@ -13,7 +13,6 @@ from suites import TASK, folders, tiny_suite, written
 
 from pe_lab.config.choices import choices
 from pe_lab.suite import rows as rows_module
-from pe_lab.suite import runs as runs_module
 from pe_lab.suite.rows import SCHEMA, read_own
 from pe_lab.suite.runs import Known, Step
 from pe_lab.suite.suite import load_suite
@@ -117,7 +116,7 @@ def test_it_goes_on_after_a_signal(here: Here, tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_shipped_runs_are_not_trained_but_again(
+def test_shipped_runs_are_not_trained(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = [*tiny_suite(tmp_path), "pe=none"]
@@ -132,12 +131,6 @@ def test_shipped_runs_are_not_trained_but_again(
     assert pl.read_parquet(file).columns == [*SCHEMA]
     (tmp_path / "runs").rename(tmp_path / "before")
     assert "nothing is missing" in succeeded(here(*line)).out
-    monkeypatch.setattr(runs_module, "EVERY", 1)
-    succeeded(here(*line, "phases=again"))
-    assert len(folders(tmp_path)) == 2
-    cells = csv_rows(succeeded(here("leaderboard", "suite=tiny", *line[2:4], "format=csv")).out)
-    assert {(row["again"], row["flips"], row["yours"]) for row in cells} == {("2", "0", "0")}
-    assert "nothing is missing" in succeeded(here(*line, "phases=again")).out
     succeeded(here(*line, "shipped=false"))
     assert len(folders(tmp_path)) == 6
 
@@ -159,10 +152,6 @@ def test_the_rates_of_v2_are_those_of_its_score() -> None:
     known = Known(suite, pl.DataFrame(schema=SCHEMA))
     assert not known.next_runs(Step(0, "1", "recall", "tuning", ["cope", "cope+conv"]))
     assert not known.next_runs(Step(0, "1", "recall", "score", ["cope", "cope+conv"]))
-    cells = [(task, entry) for task in suite.tasks for entry in suite.all_entries()]
-    again = [(t, e) for t, e in cells if known.missing(Step(0, "1", t, "again", [e]), e)]
-    scored = {(run.task, run.entry) for run in known.has_shipped if run.phase == "score"}
-    assert 0.06 < len(again) / len(scored) < 0.14, "a tenth, drawn by hash"
 
 
 def test_entries_are_named_by_how_they_depart(here: Here, tmp_path: Path) -> None:

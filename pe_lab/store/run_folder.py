@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
-import yaml
 from filelock import FileLock, Timeout
 
 from pe_lab.core.errors import DamagedError, HeldError, writing
@@ -164,14 +163,6 @@ class RunFolder:
         content = self._read("environment.json")
         with reading(self.path / "environment.json"):
             return [dict(start) for start in orjson.loads(content or b"[]")]
-
-    def config(self) -> dict[str, Any] | None:
-        """The resolved configuration of config.yaml; None before the first start."""
-        path = self.path / "config.yaml"
-        if not path.exists():
-            return None
-        with reading(path):
-            return dict(yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader))
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl; a last line that was cut off is left out."""

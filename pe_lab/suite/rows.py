@@ -21,6 +21,7 @@ from pe_lab.config.choices import choices
 from pe_lab.core.errors import PeLabError, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
+from pe_lab.results.groups import same
 from pe_lab.results.table import flat, read_runs, text
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.suite import SCORE, TUNING, Suite
@@ -196,12 +197,7 @@ def _equals(value: Any, expected: Any, was_null: bool) -> bool:
     """Return whether a recorded value is the expected one, or follows from other keys."""
     if expected is None or str(expected) == "null":
         return value is None or was_null
-    if value == expected or str(expected).startswith("${"):
-        return True
-    a, b = (text(one).replace(" ", "").replace('"', "") for one in (value, expected))
-    with suppress(ValueError):
-        return a == b or float(a) == float(b)
-    return False
+    return str(expected).startswith("${") or same(value, expected)
 
 
 @cache

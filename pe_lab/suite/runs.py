@@ -19,21 +19,18 @@ from pe_lab.core.console import busy, console
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.output import counted
-from pe_lab.core.rng import generator
 from pe_lab.core.suggest import check_known
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
 from pe_lab.suite.scores import BASELINE, choose_rates, next_tuning, tuning_of, unite
-from pe_lab.suite.suite import AGAIN, LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
+from pe_lab.suite.suite import LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
 from pe_lab.sweeps.jobs import Job, launch_all
 from pe_lab.sweeps.launchers import check_launcher
 from pe_lab.sweeps.sweep import Sweep, conclude
 from pe_lab.train.plan import Plan, plan
 
-EVERY = 10
-"""Of this many cells, a task with an entry, the phase ``again`` trains one a second time."""
 ENDED = ("finished", "finished before")
 
 
@@ -138,11 +135,8 @@ class Known:
             for task, entry, lr in rates
             if lr is not None and not next_tuning(protocol, self.tuning[task, entry])
         }
-        keys = [*Run.__annotations__]
-        self.done, self.own_done, self.has_shipped = (
-            {Run(*row) for row in of.select(keys).unique().iter_rows()}
-            for of in (rows, own, self.shipped)
-        )
+        known = rows.select([*Run.__annotations__]).unique()
+        self.done = {Run(*row) for row in known.iter_rows()}
 
     def wanted(self, step: Step, entry: str, lr: float) -> list[Run]:
         """Return the runs of a step after tuning, at this rate."""
@@ -157,14 +151,10 @@ class Known:
                 times = protocol.longer
             else:
                 seeds = range(protocol.seeds, protocol.more_seeds)
-        runs = [
+        return [
             Run(task, entry, SCORE if n == 1 else f"steps_x{n}", lr, seed, n * steps)
             for n, seed in product(times, seeds)
         ]
-        if phase == AGAIN:
-            drawn = generator(0, self.suite.version, task, entry).integers(EVERY) == 0
-            return [run for run in runs if drawn and run in self.has_shipped]
-        return runs
 
     def missing(self, step: Step, entry: str) -> list[Run]:
         """Return the runs of a step that can be trained now; none before a rate is chosen, and of
@@ -175,8 +165,7 @@ class Known:
             runs = [Run(*pair, TUNING, lr, seed, self.suite.steps(*pair)) for lr, seed in tuning]
         elif pair in self.rates:
             runs = self.wanted(step, entry, self.rates[pair])
-        done = self.own_done if step.phase == AGAIN else self.done
-        return [run for run in runs if run not in done and run not in self.begun]
+        return [run for run in runs if run not in self.done and run not in self.begun]
 
     def next_runs(self, step: Step) -> list[Run]:
         """Return what is missing of a step now, seed by seed over all entries."""

@@ -18,8 +18,8 @@ from pe_lab.core.suggest import check_known
 from pe_lab.core.validation import closed, read_checked
 
 DEFAULT = "v2"
-TUNING, SCORE, MORE_SEEDS, LONGER, AGAIN = "tuning", "score", "more_seeds", "longer", "again"
-PHASES = (TUNING, SCORE, MORE_SEEDS, LONGER, AGAIN)
+TUNING, SCORE, MORE_SEEDS, LONGER = "tuning", "score", "more_seeds", "longer"
+PHASES = (TUNING, SCORE, MORE_SEEDS, LONGER)
 """What the runs of a suite are for, in the order in which they are trained."""
 Words = tuple[str, ...]
 """Overrides of a run, as on the command line."""
@@ -27,7 +27,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Phase = Literal[
     "tuning", "score", "more_seeds", "longer", "again", "equal_time", "equal_parameters"
 ]
-"""The last two were measured by version 0.2: their runs ship, and are not trained any more."""
+"""The last three were measured by version 0.2: their runs ship, and are not trained any more."""
 
 
 @closed

@@ -180,7 +180,7 @@ def claims_table(tests: pl.DataFrame) -> Table:
 
 
 def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
-    """Yield a line each on results with more steps, failed runs, and how the runs were made."""
+    """Yield a line each on results with more steps, failed runs, and what the runs took."""
     rows = scores.rows.filter(pl.col("task").is_in(tasks), pl.col("split") == IN_DOMAIN)
     for times in scores.suite.protocol.longer:
         longer = scores.success(f"steps_x{times}").filter(pl.col("task").is_in(tasks))
@@ -191,11 +191,4 @@ def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     for task, entry, n, message in failed.agg(pl.len(), pl.first("message")).iter_rows():
         yield f"failed: {entry} on {task}, {n} runs: {message}"
     hours = rows.select(pl.sum_horizontal("train_s", "measure_s").sum()).item() / 3600
-    again, flips = (
-        scores.cells.filter(pl.col("task").is_in(tasks)).select("again", "flips").sum().row(0)
-    )
     yield f"{len(rows)} runs, {hours:.1f} hours"
-    yield f"{again} results were measured again, {flips} are on the other side of the threshold"
-    for column in ("phase", "machine", "processor", "revision", "torch"):
-        values = rows[column].drop_nulls().value_counts(sort=True).head(6).iter_rows()
-        yield f"{column}: {', '.join(f'{value} ({n})' for value, n in values)}"
