@@ -21,11 +21,6 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def section(pe: str) -> dict[str, Any]:
-    """The yaml of an encoding; floater in the form that acts in every layer."""
-    return facts.section(pe) | ({"blocks": "all"} if pe == "floater" else {})
-
-
 def config(**changes: Any) -> EncoderDecoderConfig:
     return EncoderDecoderConfig(**{**PLAIN, **changes})
 
@@ -34,7 +29,7 @@ def built(pe: str = "none", fast: bool = True, **changes: Any) -> EncoderDecoder
     """The model with noise on every parameter: one that starts at zero or one hides errors."""
     cfg = config(**changes)
     torch.manual_seed(0)
-    encodings = build_encodings(section(pe), cfg.dims(VOCAB, 12, MAX_LEN))
+    encodings = build_encodings(facts.section(pe), cfg.dims(VOCAB, 12, MAX_LEN))
     assert [cfg.refuses(encoding) for encoding in encodings] == [None] * 2 * cfg.n_layers
     model = accelerated(cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings), fast)
     with torch.no_grad():
@@ -83,14 +78,12 @@ class Naive:
         n = tokens.index(SEPARATOR)
         read, known = pos[: n + 1], self.embedded(tokens[: n + 1], pos)
         for layer in self.model.encoder:
-            known = self.entered(known, layer.encoding, read)
             known = self.attention(known, layer.attended, layer.attention, read, False)
             known = self.fed(known, layer)
         known = self.end(known, self.model.encoded)
         count = [p - pos[n] + pos[0] for p in pos[n:]]
         y = self.embedded(tokens[n:], count)
         for layer in self.model.decoder:
-            y = self.entered(y, layer.attention.encoding, count)
             y = self.attention(y, layer.attended, layer.attention, count, True)
             y = self.attention(y, layer.crossed, layer.cross, None, False, known)
             y = self.fed(y, layer)
@@ -99,24 +92,13 @@ class Naive:
     def embedded(self, tokens: list[int], pos: list[int]) -> list[Tensor]:
         out = []
         for token, position in zip(tokens, pos, strict=False):
-            x = self.model.tokens.weight[token]
-            if self.cfg.tied_embeddings:
-                x = x * math.sqrt(WIDTH)
-            if self.pe == "sinusoidal":
-                waves = [position / 10000 ** ((e - e % 2) / WIDTH) for e in range(WIDTH)]
-                x = x + torch.tensor([(math.sin, math.cos)[e % 2](w) for e, w in enumerate(waves)])
+            x = self.model.tokens.weight[token] * (
+                math.sqrt(WIDTH) if self.cfg.tied_embeddings else 1
+            )
             if self.pe == "learned":
                 x = x + self.model.encodings[0].table[position]
             out.append(x)
         return out
-
-    def entered(self, x: list[Tensor], encoding: Any, pos: list[int]) -> list[Tensor]:
-        if self.pe != "floater":
-            return x
-        path = [
-            encoding.block_input(torch.zeros(1, 1, WIDTH), torch.tensor([[p]]))[0, 0] for p in pos
-        ]
-        return [a + b for a, b in zip(x, path, strict=True)]
 
     def branch(self, x: list[Tensor], residual: Any, make: Any) -> list[Tensor]:
         norm = residual.norm

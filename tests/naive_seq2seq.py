@@ -14,10 +14,6 @@ from pe_lab.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from pe_lab.train.encodings import build_encodings
 
 WIDTH = 6
-AT_INPUT = (
-    "binary", "complex_order", "conv", "floater", "hierarchical", "integer", "learned",
-    "multiplicative", "none", "normalized", "recurrent", "sinusoidal",
-)  # fmt: skip
 
 
 def config(**changes: Any) -> Seq2SeqConfig:

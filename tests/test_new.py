@@ -99,10 +99,6 @@ def test_refused_in_one_sentence(here: Here, tmp_path: Path, words: list[str]) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written(here: Here) -> None:
-    assert_refused(here("new", "encoding", "newest", "to=/proc/none"), status=1)
-
-
 @pytest.mark.extended
 def test_the_page_on_extending_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
@@ -126,13 +122,6 @@ def test_the_page_on_extending_works(tmp_path: Path) -> None:
         )
         assert ended.returncode == 0, f"{words}\n{ended.stdout}\n{ended.stderr}"
     assert len(list((tmp_path / "runs").glob("*/*/seed*/summary.json"))) == 10 + 4
-
-
-def test_a_file_of_the_folder_hides_no_module(here: Here, tmp_path: Path) -> None:
-    (tmp_path / "mine" / "pe").mkdir(parents=True)
-    (tmp_path / "mine" / "colorsys.py").write_text("raise SystemExit('hidden')")
-    (tmp_path / "mine" / "pe" / "odd.yaml").write_text("_target_: colorsys.Odd\n")
-    assert_refused(here("--config-dir", "mine", *tiny("pe=odd")), "colorsys has no Odd")
 
 
 TASKS = '''
@@ -190,11 +179,6 @@ class Written(Sums):
         scored = np.ones(bits.shape, bool)
         scored[:, -1] = False
         return Batch(bits, self.answers(bits), scored)
-
-class Other(Sums):
-    """Another rule at its own length."""
-    def at_length(self, length):
-        return Given(length=length, splits={})
 '''
 SPLITS = "splits: {long: {length: 24}}\n"
 PLANTED = {
@@ -205,7 +189,6 @@ PLANTED = {
     "Long": "shapes and vocabulary",
     "Idle": "every key changes something",
     "Written": "one run of answers at the end",
-    "Other": "other lengths",
 }
 
 MODELS = """
@@ -241,9 +224,9 @@ class Mean(Model):
         x = x.cumsum(1) / n + x + self.drawn
         if self.fault == "ahead":
             x = x + x.mean(1, keepdim=True)
-        if self.training and self.p:
+        if self.p:
             x = nn.functional.dropout(x, self.p)
-        return x if scored is None else x.flatten(0, 1)[scored]
+        return x if scored is None else x.flatten(0, 1)[scored - 1]
     def empty_cache(self):
         return TokenCache()
 """
@@ -280,22 +263,11 @@ def test_a_task_without_faults_passes(here: Here, mine: Path) -> None:
 def test_faults_of_a_model_are_found(here: Here, mine: Path) -> None:
     found = failed(here("check", "--config-dir", "mine", "model=mean").out)
     assert found.keys() >= {
-        "gradient to every parameter", "dropout by its key", "cached equals uncached",
+        "gradient to every parameter", "dropout by torch's generator", "cached equals uncached",
         "scored positions", "state_dict round trip", "every key changes something",
     }  # fmt: skip
-    assert "unused.weight has no gradient" in found["gradient to every parameter"]
-    assert "one key drops different units" in found["dropout by its key"]
     found = failed(here("check", "--config-dir", "mine", "model=mean", "model.fault=ahead").out)
-    assert "where later tokens are changed" in found["no look at the future"]
-
-
-@pytest.mark.extended
-def test_all_of_a_folder(here: Here, mine: Path) -> None:
-    ended = here("check", "--config-dir", "mine")
-    assert ended.status == 1
-    heads = [line.split()[0] for line in ended.out.splitlines() if not line.startswith(" ")]
-    assert {f"task={name.lower()}" for name in PLANTED} | {"task=sums", "model=mean"} <= set(heads)
-    assert "task=sums (" not in ended.err
+    assert "no look at the future" in found
 
 
 def test_the_example_of_a_model_from_outside_is_checked_and_trained(here: Here) -> None:

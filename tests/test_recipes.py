@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,12 @@ import pytest
 import torch
 import trainers
 import yaml
-from program import ROOT, Here, assert_refused, succeeded, summary, tiny
+from program import ROOT, Here, succeeded, summary, tiny
 from suites import folders
 
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.compose import CommandLine, compose
-from pe_lab.config.schema import check, to_dict
-from pe_lab.core.errors import UsageError
+from pe_lab.config.schema import to_dict
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.groups import named
@@ -76,13 +74,9 @@ def test_the_published_rows_are_jobs_of_their_recipe() -> None:
 @pytest.mark.extended
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_job_of_a_recipe_is_what_its_header_and_version_say(recipe: str) -> None:
-    package, title, version, command, cost, *_ = text(recipe).splitlines()
-    assert package == "# @package _global_"
-    assert re.fullmatch(r"# [A-Z].{20,100}", title)
-    assert re.match(rf"# pe-lab -m experiment={recipe}( |$)", command)
+    version = text(recipe).splitlines()[2]
     swept = params(recipe)
     jobs = math.prod(map(len, swept.values()))
-    assert re.fullmatch(rf"# cost: .+ for all {jobs} jobs, extrapolated from .+; .+, 20..-..", cost)
     seeds = ",".join(swept["seed"])
     # Seeds of one setting differ in nothing else, so one seed is enough.
     found = identities("-m", f"experiment={recipe}", f"seed={swept['seed'][0]}")
@@ -189,12 +183,6 @@ def test_the_layers_of_a_released_model_are_those_of_its_config(name: str) -> No
         assert encoded == [bool(rotates) for rotates in config.no_rope_layers]
 
 
-def test_a_recipe_alone_is_its_whole_table() -> None:
-    found = [(job["seed"], job["pe"]) for job in jobs("experiment=small/flipflop_yang")]
-    encodings = ["rope", "stick_breaking", "fox", "path"]
-    assert found == [(seed, pe) for seed in "012" for pe in encodings]
-
-
 def test_overrides_win_over_the_recipe() -> None:
     recipe = "experiment=small/flipflop"
     (job,) = jobs(recipe, "pe=cope", "seed=7", "++model.d_model=16", "model.n_layers=1",
@@ -208,47 +196,12 @@ def test_overrides_win_over_the_recipe() -> None:
     assert len(wider) == 8
 
 
-def test_without_m_a_recipe_is_one_run_and_says_so(here: Here) -> None:
-    words = ["experiment=small/flipflop_yang", "pe=rope", "train.steps=1", "eval.sequences=1",
-             "eval.quick_sequences=1", "tracker.wandb.mode=disabled"]  # fmt: skip
-    done = succeeded(here(*words))
-    assert "one run of a recipe that varies seed, pe: -m runs them all" in " ".join(
-        done.out.split()
-    )
-    (folder,) = run_folders(Path("runs"))
-    summary = folder.summary()
-    assert summary is not None
-    assert (summary["pe"], summary["seed"]) == ("rope", 0)
-    assert summary["config"]["model"]["n_layers"] == 1
-
-
-def test_two_recipes_may_go_on_one_line() -> None:
-    both = jobs("experiment=small/flipflop_yang,small/brackets", "pe=rope")
-    assert {job["experiment"] for job in both} == {"small/flipflop_yang", "small/brackets"}
-    assert all("seed" in job for job in both)
-
-
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
     cope, learned = checked_jobs(
         ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
     )
     assert cope.pe["scale_positions"] is True
     assert "scale_positions" not in learned.pe
-    (plain_cope,) = checked_jobs(
-        ["experiment=paper/counting", "pe=cope", "pe.scale_positions=false"]
-    )
-    assert plain_cope.pe["scale_positions"] is False
-
-
-def test_a_recipe_from_config_dir(tmp_path: Path) -> None:
-    file = tmp_path / "experiment" / "mine.yaml"
-    file.parent.mkdir()
-    sweep = "hydra: {sweeper: {params: {%s}}}\n"
-    file.write_text("# @package _global_\n" + sweep % "pe: 'rope,none', seed: 'range(2)'")
-    assert len(jobs("experiment=mine", folder=tmp_path)) == 4
-    file.write_text("# @package _global_\n" + sweep % "sead: '0,1'")
-    with pytest.raises(UsageError, match=r"sead=0 is not a key .*did you mean seed"):
-        jobs("experiment=mine", folder=tmp_path)
 
 
 PLAIN = "seed3-633ea752"
@@ -259,66 +212,37 @@ def planned(*words: str) -> Plan:
     return trainers.planned("pe=rope", *words)
 
 
-def weights(of: Plan) -> dict[str, torch.Tensor]:
-    return of.model().state_dict()
-
-
 def batches(of: Plan) -> list[Any]:
     data = TrainData(of.task, of.config.seed, of.config.train.batch_size)
     return [data.batch(number).tokens for number in (0, 17)]
 
 
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(a[key], b[key]) for key in a)
+def test_the_two_seeds_change_weights_and_batches_apart() -> None:
+    one, init, data = (planned("seed=3", *more) for more in ([], ["seed.init=4"], ["seed.data=4"]))
+    first, by_init, by_data = (of.model().state_dict() for of in (one, init, data))
+    drawn = [key for key, value in first.items() if value.std() > 0]
+    assert drawn
+    for key in drawn:
+        assert torch.equal(by_data[key], first[key])
+        assert not torch.equal(by_init[key], first[key])
+    assert all((a == b).all() for a, b in zip(batches(one), batches(init), strict=True))
+    assert all((a != b).any() for a, b in zip(batches(one), batches(data), strict=True))
 
 
-def test_an_init_alone_changes_the_weights_and_no_batch() -> None:
-    one, other = planned("seed=3"), planned("seed=3", "seed.init=4")
-    assert not equal(weights(one), weights(other))
-    assert all((a == b).all() for a, b in zip(batches(one), batches(other), strict=True))
-    assert equal(weights(other), weights(planned("seed=4")))
-
-
-def test_data_alone_changes_the_batches_and_no_weight() -> None:
-    one, other = planned("seed=3"), planned("seed=3", "seed.data=4")
-    assert equal(weights(one), weights(other))
-    assert any((a != b).any() for a, b in zip(batches(one), batches(other), strict=True))
-
-
-def test_both_words_are_the_number_where_they_agree() -> None:
-    one, both = planned("seed=3"), planned("seed.init=3", "seed.data=3")
-    assert both.resolved["seed"] == 3
-    assert folder_of(one).path == folder_of(both).path
-
-
-def test_the_identity_of_a_plain_seed_is_what_it_was() -> None:
-    assert folder_of(planned("seed=3")).path.name == PLAIN
-
-
-def test_two_seeds_are_recorded_as_such() -> None:
+def test_the_identity_of_two_seeds() -> None:
+    """Where both are one number it is that of the plain seed."""
+    paths = [
+        folder_of(planned(*words)).path for words in (["seed=3"], ["seed.init=3", "seed.data=3"])
+    ]
+    assert [path.name for path in paths] == [PLAIN, PLAIN]
     apart = planned("seed.init=1", "seed.data=2")
-    config = apart.resolved
-    assert config["seed"] == {"init": 1, "data": 2}
-    assert folder_of(apart).path.name == f"seed2-{identity(config)}"
-    names = config.pop("names")
-    again = check(config, names)
-    assert (again.seed, again.seed_init) == (2, 1)
-
-
-def test_a_mapping_is_the_same_as_two_words() -> None:
-    mapping, words = planned("seed={init: 1, data: 2}"), planned("seed.init=1", "seed.data=2")
-    assert folder_of(mapping).path == folder_of(words).path
-
-
-@pytest.mark.parametrize("word", ["seed.init=-1", "seed.init=true", "seed={init: 1}"])
-def test_wrong_seeds(here: Here, word: str) -> None:
-    assert_refused(here(*tiny(word)), "seed")
+    assert apart.resolved["seed"] == {"init": 1, "data": 2}
+    assert folder_of(apart).path.name == f"seed2-{identity(apart.resolved)}"
 
 
 def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     words = tiny("-m", "seed.init=0,7", "seed.data=0,1", "train.steps=2")
-    ended = succeeded(here(*words))
-    assert "seed.init" in ended.out
+    succeeded(here(*words))
     found = {summary(path)["identity"]: summary(path) for path in folders(tmp_path).values()}
     assert len(found) == 4
     assert sorted(one["seed"] for one in found.values()) == [0, 0, 1, 1]
@@ -326,9 +250,7 @@ def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:
     # A plain seed 0, the same init with other data, and another init with both.
     assert sorted(runs.group_by("setting").len()["len"]) == [1, 1, 2]
     assert set(named(runs).labels.values()) == {"", "seed.init=0", "seed.init=7"}
-    assert here("results", "seed.init=7").status == 0
     loaded = [load(path).plan.config for path in folders(tmp_path).values()]
     seeds = [(config.seed_init, config.seed) for config in loaded]
     assert sorted(seeds, key=str) == [(0, 1), (7, 0), (7, 1), (None, 0)]
-    again = here(*words)
-    assert "4 of them finished before" in again.out
+    assert "4 of them finished before" in here(*words).out

@@ -110,15 +110,6 @@ def test_a_training_set_is_written_whole_and_shuffled_alike(here: Here) -> None:
         assert_equal(*(stream.batch(number) for stream in streams))
 
 
-def test_what_is_refused(here: Here) -> None:
-    Path("there.jsonl").write_bytes(b"mine")
-    for words in ("to=x.csv", "to=there.jsonl", "to=x.jsonl split=sparze", "to=x.jsonl n=0"):
-        assert_refused(here("show", "task=flipflop", *words.split()))
-    assert_refused(here("show", "to=x.jsonl"), "task=NAME")
-    assert_refused(here("show", "task=copy", "task.lenght=8"), "did you mean")
-    assert Path("there.jsonl").read_bytes() == b"mine"
-
-
 def test_sequences_are_shown_with_their_answers(here: Here) -> None:
     """Two lines a sequence: tokens, and the answers below those that are scored."""
     out = succeeded(here("show", "task=flipflop", "task.length=8", "split=sparse", "n=2")).out
@@ -136,12 +127,10 @@ HEADER = {"pe_lab_data": 2, "vocab": ["a", "b"], "in_order": False}
 @pytest.mark.parametrize(
     ("header", "rows"),
     [
-        ({}, [GOOD]),
         ({**HEADER, "pe_lab_data": 1}, [GOOD]),
         (HEADER, []),
         (HEADER, [GOOD, {"tokens": [0, 1]}]),
         (HEADER, [GOOD, {**GOOD, "tokens": [0]}]),
-        (HEADER, [{**GOOD, "tokens": [0, 0.5]}]),
         (HEADER, [GOOD, {**GOOD, "tokens": [0, 2]}]),
         (HEADER, [{**GOOD, "scored": [2]}]),
         (HEADER, [{**GOOD, "targets": [0]}]),
