@@ -19,7 +19,7 @@ from torch import Tensor
 from docs import facts
 from pe_lab.models.attention import Attention
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.cope import CoPE, count
+from pe_lab.pe.cope import CoPE, count_positions
 from pe_lab.train.encodings import build_encodings
 
 SIDE, COLUMNS = 144, 4
@@ -260,7 +260,7 @@ def _counts(encoding: CoPE) -> list[Panel]:
     for tokens in (ALIKE, RANDOM):
         inputs = inputs_of(tokens)
         content = _product(inputs.q_BHTD, inputs.k_BHSD)
-        made += _panels(COUNT, tokens, count(content, inputs.mask_TS, encoding.npos - 1))
+        made += _panels(COUNT, tokens, count_positions(content, inputs.mask_TS, encoding.npos - 1))
     return made
 
 

@@ -104,7 +104,7 @@ def test_offset_is_one_chunk() -> None:
 
 def floats(scale: float | None = None) -> RandomFloats:
     """Of sequences of 6 tokens in training."""
-    return RandomFloats(scale).bound(task())
+    return RandomFloats(scale).bind(task())
 
 
 def test_floats_of_training_are_sorted_uniform_numbers() -> None:
@@ -139,7 +139,7 @@ def ids_of(source: Abacus | Coupled, data: Batch, training: bool = True, seed: i
 
 @given(rows=st.lists(st.lists(st.integers(0, 10), min_size=9, max_size=9), min_size=1, max_size=4))
 def test_abacus_counts_the_digits_of_each_number(rows: list[list[int]]) -> None:
-    ids = Abacus(99).bound(task()).of_tokens(np.array(rows))
+    ids = Abacus(99).bind(task()).of_tokens(np.array(rows))
     for row, found in zip(rows, ids.tolist(), strict=True):
         count, expected = 0, []
         for token in row:
@@ -149,7 +149,7 @@ def test_abacus_counts_the_digits_of_each_number(rows: list[list[int]]) -> None:
 
 
 def test_abacus_shifts_digits_by_one_k_in_training_only() -> None:
-    source, data = Abacus(3).bound(task()), task().sample(generator(1), 50)
+    source, data = Abacus(3).bind(task()), task().sample(generator(1), 50)
     plain = ids_of(source, data, training=False)
     np.testing.assert_array_equal(plain, np.tile([1, 2, 3, 0, 1, 2], (50, 1)))
     shifts = set()
@@ -163,7 +163,7 @@ def test_abacus_shifts_digits_by_one_k_in_training_only() -> None:
 
 
 def test_coupled_gives_the_ids_of_the_task_from_a_random_start() -> None:
-    source, data = Coupled(9).bound(task()), task().sample(generator(1), 400)
+    source, data = Coupled(9).bind(task()), task().sample(generator(1), 400)
     assert source.axes == ()
     plain = ids_of(source, data, training=False)
     np.testing.assert_array_equal(plain, np.tile([1, 2, 3, 0, 1, 2], (400, 1)))
@@ -178,19 +178,19 @@ def test_coupled_gives_the_ids_of_the_task_from_a_random_start() -> None:
 
 @given(rows=st.lists(st.lists(st.integers(8, 10), min_size=9, max_size=9), min_size=1, max_size=4))
 def test_rows_begin_at_a_separator(rows: list[list[int]]) -> None:
-    ids = Rows(None).bound(task()).of_tokens(np.array(rows))
+    ids = Rows(None).bind(task()).of_tokens(np.array(rows))
     for tokens, found in zip(rows, ids.tolist(), strict=True):
         row, column, expected = 0, -1, []
         for token in tokens:
             row, column = (row + 1, 0) if token == 10 else (row, column + 1)
             expected.append([row, column])
         assert found == expected
-    assert Rows("9").bound(task()).of_tokens(np.array([[9, 9]])).tolist() == [[[1, 0], [2, 0]]]
+    assert Rows("9").bind(task()).of_tokens(np.array([[9, 9]])).tolist() == [[[1, 0], [2, 0]]]
 
 
 def test_axes_are_shifted_apart() -> None:
     both = task(axes="both")
-    source, data = Coupled(9).bound(both), both.sample(generator(1), 200)
+    source, data = Coupled(9).bind(both), both.sample(generator(1), 200)
     assert source.axes == ("place", "copy")
     plain, ids = (ids_of(source, data, training=t) for t in (False, True))
     assert ids.shape == (200, 6, 2)

@@ -64,8 +64,8 @@ def attend_by_kernel(attention: Attention, inputs: AttentionInputs) -> Tensor | 
     # PyTorch is faster for a single query, as in decoding: kernels compute blocks of them.
     if not (plain_softmax and v.is_cpu and v.numel() and inputs.q_BHTD.shape[2] > 1):
         return None
-    if isinstance(encoding, Combined) and len(encoding.inside()) == 1:
-        (encoding,) = encoding.inside()
+    if isinstance(encoding, Combined) and len(encoding.attention_parts()) == 1:
+        (encoding,) = encoding.attention_parts()
     kernel = kernel_of(encoding)
     if kernel is None:
         return None

@@ -59,7 +59,7 @@ def attend(
     places of tokens."""
     kept = bias = None
     if isinstance(encoding, FoX):
-        kept = encoding.kept(inputs).to(q.dtype)
+        kept = encoding.log_decay(inputs).to(q.dtype)
     elif "bias" in encoding.hooks():
         if not consecutive(inputs.pos_k_BS):
             return None

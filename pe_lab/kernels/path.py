@@ -33,7 +33,7 @@ def attend(
     if build.library("path_chunks") is None:
         return None
     w, beta = encoding.reflections(inputs, q.dtype)
-    kept, v = encoding.kept(inputs, q.dtype), inputs.v_BHSD
+    kept, v = encoding.log_decay(inputs, q.dtype), inputs.v_BHSD
     edge_q, edge_k, products, logits = WithinChunks.apply(q, k, w, beta)
     out = DISTANCE.attend(
         drop, q=edge_q, k=edge_k, v=v, kept=kept, products=products, diagonal=logits

@@ -45,20 +45,20 @@ class Combined(PositionalEncoding):
         self.parts = nn.ModuleDict()
         self.names, carrying = {}, []
         for n, section in enumerate(parts):
-            part, acts = _made(section, n, dims)
+            part, acts = build_part(section, n, dims)
             self.names[str(n)] = name = str(section.get("pe", section["_target_"]))
             if acts:
                 self.parts[str(n)] = part
             if part.carries:
                 carrying.append(name)
         self._refuse_clashes(carrying, dims.layer)
-        serving = self.serving()
-        self.max_len = _least(part.max_len for part in serving)
-        self.window = _least(part.window for part in serving)
-        self.shift_invariant = all(part.shift_invariant for part in serving)
-        self.at_test_time = any(part.at_test_time for part in serving)
-        self.whole_sequence = any(part.whole_sequence for part in serving)
-        reading = [part for part in serving if part.reads_positions is not None]
+        active = self.active_parts()
+        self.max_len = smallest(part.max_len for part in active)
+        self.window = smallest(part.window for part in active)
+        self.shift_invariant = all(part.shift_invariant for part in active)
+        self.at_test_time = any(part.at_test_time for part in active)
+        self.whole_sequence = any(part.whole_sequence for part in active)
+        reading = [part for part in active if part.reads_positions is not None]
         kinds = {part.reads_positions for part in reading}
         self.reads_positions = kinds.pop() if len(kinds) == 1 else int if kinds else None
         axes = {part.axes for part in reading}
@@ -71,37 +71,37 @@ class Combined(PositionalEncoding):
             for key, value in part.null_values().items()  # type: ignore[operator]
         }
 
-    def serving(self, hook: str | None = None) -> list[PositionalEncoding]:
+    def active_parts(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""
         parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]
         return [part for part in parts if hook is None or hook in part.hooks()]
 
-    def named(self) -> list[tuple[str, PositionalEncoding]]:
-        """The parts that act in this layer, each with the name that was given."""
-        return list(zip(map(self.names.__getitem__, self.parts), self.serving(), strict=True))
+    def named_parts(self) -> list[tuple[str, PositionalEncoding]]:
+        """The name and the encoding of each part that acts in this layer."""
+        return list(zip(map(self.names.__getitem__, self.parts), self.active_parts(), strict=True))
 
     @property
     def rotates_by_position(self) -> bool:
-        return all(part.rotates_by_position for part in self.serving("rotate"))
+        return all(part.rotates_by_position for part in self.active_parts("rotate"))
 
     @property
     def bias_by_distance(self) -> bool:
-        return all(part.bias_by_distance for part in self.serving("bias"))
+        return all(part.bias_by_distance for part in self.active_parts("bias"))
 
-    def inside(self) -> list[PositionalEncoding]:
+    def attention_parts(self) -> list[PositionalEncoding]:
         """The parts that act in this layer's attention."""
-        return [part for part in self.serving() if part.hooks() - {"embed", "block_input"}]
+        return [part for part in self.active_parts() if part.hooks() - {"embed", "block_input"}]
 
     def _refuse_clashes(self, carrying: list[str], layer: int) -> None:
-        """What two parts would do to the same thing, of which one would be lost."""
+        """ValueError where two parts do the same, so that one of them would be lost."""
 
-        def does(act: Callable[[PositionalEncoding], bool]) -> list[str]:
-            return [name for name, part in self.named() if act(part)]
+        def names_of(act: Callable[[PositionalEncoding], bool]) -> list[str]:
+            return [name for name, part in self.named_parts() if act(part)]
 
         acts = {
             "carry something from layer to layer": carrying,
-            "replace softmax": does(lambda part: "normalize" in part.hooks()),
-            "rotate q and k or replace the content term": does(
+            "replace softmax": names_of(lambda part: "normalize" in part.hooks()),
+            "rotate q and k or replace the content term": names_of(
                 lambda part: "rotate" in part.hooks() or part.replaces_content
             ),
         }
@@ -124,32 +124,32 @@ class Combined(PositionalEncoding):
                 mine.share(theirs)
 
     def hooks(self) -> frozenset[str]:
-        return frozenset(hook for part in self.serving() for hook in part.hooks())
+        return frozenset(hook for part in self.active_parts() for hook in part.hooks())
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        for part in self.serving("embed"):
+        for part in self.active_parts("embed"):
             x_BSE = part.embed(x_BSE, tokens_BS, pos_BS)
         return x_BSE
 
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
-        for part in self.serving("block_input"):
+        for part in self.active_parts("block_input"):
             x_BTE = part.block_input(x_BTE, pos_q_BT)
         return x_BTE
 
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        for part in self.serving("rotate"):
+        for part in self.active_parts("rotate"):
             q_BHTD, k_BHSD = part.rotate(q_BHTD, k_BHSD, inputs)
         return q_BHTD, k_BHSD
 
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
-        return _sum(part.bias(pos_q_BT, pos_k_BS) for part in self.serving("bias"))
+        return sum_present(part.bias(pos_q_BT, pos_k_BS) for part in self.active_parts("bias"))
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        changing, rotating = self.serving("logits"), self.serving("rotate")
+        changing, rotating = self.active_parts("logits"), self.active_parts("rotate")
         total_BHTS = content_BHTS
         for part in changing:
             # A part that rotates q and k itself, or replaces the content, takes them as they are.
@@ -167,42 +167,44 @@ class Combined(PositionalEncoding):
         return total_BHTS
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor | None:
-        for part in self.serving("normalize"):
+        for part in self.active_parts("normalize"):
             return part.normalize(logits_BHTS, mask_TS)
         return None
 
     def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
-        return _sum(part.values(weights_BHTS, inputs) for part in self.serving("values"))
+        return sum_present(
+            part.values(weights_BHTS, inputs) for part in self.active_parts("values")
+        )
 
     def layer_state(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Any:
-        for part in self.serving("layer_state"):
+        for part in self.active_parts("layer_state"):
             return part.layer_state(weights_BHTS, inputs)
         return inputs.carried
 
     def update_state(self, carried: Any, x_BTE: Tensor) -> Any:
-        for part in self.serving("update_state"):
+        for part in self.active_parts("update_state"):
             carried = part.update_state(carried, x_BTE)
         return carried
 
 
-def _least(limits: Iterable[int | None]) -> int | None:
+def smallest(limits: Iterable[int | None]) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
+def sum_present(terms: Iterable[Tensor | None]) -> Tensor | None:
     present = [term for term in terms if term is not None]
     return sum(present[1:], present[0]) if present else None
 
 
-def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:
-    """The part, and whether it acts in this layer."""
+def build_part(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncoding, bool]:
+    """Builds part n. Returns it, and whether it acts in this layer."""
     key, name = f"parts.{n}", listed.get("pe", listed["_target_"])
-    layers = _layers(listed.get("layers"), key, dims)
+    layers = check_layers(listed.get("layers"), key, dims)
     here = layers.index(dims.layer) if dims.layer in layers else 0
     section = {k: v for k, v in listed.items() if k not in ("pe", "layers")}
     # What counts layers (CoPE's every, TAPE's last one) counts those that the part acts in.
-    seen = replace(dims, layer=here, n_layers=len(layers))
-    part: PositionalEncoding = instantiate(section, f"pe.{key}", PositionalEncoding, seen)
+    part_dims = replace(dims, layer=here, n_layers=len(layers))
+    part: PositionalEncoding = instantiate(section, f"pe.{key}", PositionalEncoding, part_dims)
     if isinstance(part, Combined):
         raise ValueError(f"{key} is combined itself: list its parts here instead")
     if not (part.hooks() | part.unused):
@@ -218,7 +220,7 @@ def _made(listed: dict[str, Any], n: int, dims: Dims) -> tuple[PositionalEncodin
     return part, not idle and dims.layer in layers
 
 
-def _layers(layers: Any, key: str, dims: Dims) -> list[int]:
+def check_layers(layers: Any, key: str, dims: Dims) -> list[int]:
     if layers is None:
         return list(range(dims.n_layers))
     good = isinstance(layers, list) and layers and all(type(layer) is int for layer in layers)

@@ -59,7 +59,7 @@ class CoPE(PositionalEncoding):
         scale_positions: bool,
     ) -> None:
         super().__init__()
-        _check(dims, share_layers, every, combine)
+        check_keys(dims, share_layers, every, combine)
         self.gates, self.share_layers, self.scale_positions = gates, share_layers, scale_positions
         self.npos = dims.train_len + 1 if npos is None else npos
         self.counts = (dims.layer + 1) % every == 0
@@ -108,7 +108,7 @@ class CoPE(PositionalEncoding):
         return logits_BHTS + term_BHTS
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
-        """``gate`` g_ij and ``position`` p_ij."""
+        """The ``gate`` g_ij and the ``position`` p_ij."""
         if not self.counts:
             return {}
         q, k = inputs.q_BHTD, inputs.k_BHSD
@@ -116,7 +116,7 @@ class CoPE(PositionalEncoding):
         gate_logits = widened(self._gate_logits(content, q, k, inputs))
         return {
             "gate": gate_logits.sigmoid() * inputs.mask_TS,
-            "position": count(gate_logits, inputs.mask_TS, self.npos - 1),
+            "position": count_positions(gate_logits, inputs.mask_TS, self.npos - 1),
         }
 
     def _gate_logits(
@@ -130,7 +130,7 @@ class CoPE(PositionalEncoding):
     def gate_operands(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        """gate_q and gate_k of the gates sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
+        """The tensors gate_q and gate_k of the gates sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
         if self.rope is not None:
             q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
         if self.gates == "values":
@@ -141,7 +141,7 @@ class CoPE(PositionalEncoding):
         return q_BHTD, key_BSE.view(*key_BSE.shape[:2], k_BHSD.shape[1], -1).transpose(1, 2)
 
 
-def _check(dims: Dims, share_layers: bool, every: int, combine: str) -> None:
+def check_keys(dims: Dims, share_layers: bool, every: int, combine: str) -> None:
     refuse_where(
         (
             every > dims.n_layers,
@@ -166,7 +166,9 @@ class TablePositions(nn.Module):
     def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
         scores_BHTR = (q_BHTD @ self.table.T).to(gate_logits_BHTS.dtype)
         if torch.is_inference_mode_enabled():
-            return picked(scores_BHTR, count(gate_logits_BHTS, mask_TS, len(self.table) - 1))
+            return interpolate(
+                scores_BHTR, count_positions(gate_logits_BHTS, mask_TS, len(self.table) - 1)
+            )
         return CountAndPick.apply(gate_logits_BHTS, scores_BHTR, mask_TS)
 
 
@@ -182,7 +184,7 @@ class MLPPositions(nn.Module):
         nn.init.zeros_(self.out.weight)
 
     def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
-        share_BHTS = count(gate_logits_BHTS, mask_TS, self.most) / max(self.most, 1)
+        share_BHTS = count_positions(gate_logits_BHTS, mask_TS, self.most) / max(self.most, 1)
         hidden_BHTSN = self.hidden(share_BHTS[..., None]).relu()
         # q . (W h) = (q W) . h: no (T, S, D) tensor of vectors e.
         q_BHTN = q_BHTD @ self.out.weight
@@ -198,49 +200,43 @@ class SlopePositions(nn.Module):
         self.slopes = nn.Buffer(torch.tensor(alibi_slopes(n_heads)), persistent=False)
 
     def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
-        return -self.slopes[:, None, None] * count(gate_logits_BHTS, mask_TS, self.most)
+        return -self.slopes[:, None, None] * count_positions(gate_logits_BHTS, mask_TS, self.most)
 
 
-def count(gate_logits_BHTS: Tensor, mask_TS: Tensor | None, most: int) -> Tensor:
-    """p_ij: the gates of row i summed from its last key back to j, at most ``most``.
-
-    Args:
-        mask_TS: None: nothing is masked.
-    """
-    return summed(gates_of(gate_logits_BHTS, mask_TS), most)
+def count_positions(gate_logits_BHTS: Tensor, mask_TS: Tensor | None, most: int) -> Tensor:
+    """The positions p_ij from the logits of the gates; ``mask_TS`` None masks nothing."""
+    return sum_gates(masked_gates(gate_logits_BHTS, mask_TS), most)
 
 
-def gates_of(gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
-    """g_ij, zero where masked."""
+def masked_gates(gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
+    """The gates g_ij, zero where masked."""
     gates_BHTS = gate_logits_BHTS.sigmoid()
     return gates_BHTS if mask_TS is None else gates_BHTS * mask_TS
 
 
-def summed(gates_BHTS: Tensor, most: int) -> Tensor:
-    """p_ij: the gates of row i summed from its last key back to j, at most ``most``."""
+def sum_gates(gates_BHTS: Tensor, most: int) -> Tensor:
+    """The positions p_ij: the gates of row i summed from the query back to j, at most ``most``."""
     return gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=most)
 
 
-def picked(scores_BHTR: Tensor, p_BHTS: Tensor) -> Tensor:
-    """scores[p], linear between whole positions: ``CountAndPick`` without what its backward needs,
-    in fewer calls, as decoding a token is bound by their number."""
+def interpolate(scores_BHTR: Tensor, p_BHTS: Tensor) -> Tensor:
+    """The scores at the positions p, linear between whole positions: ``CountAndPick`` without its
+    backward. It makes fewer calls, whose number limits the speed of decoding."""
     below = p_BHTS.long()
     above = (below + 1).clamp(max=scores_BHTR.shape[-1] - 1)
     return torch.lerp(scores_BHTR.gather(-1, below), scores_BHTR.gather(-1, above), p_BHTS.frac())
 
 
 class CountAndPick(torch.autograd.Function):
-    """scores[p] for p = count(gate logits), linear between whole positions.
-
-    Autograd finds the same gradient in more passes over (B, H, T, S).
-    """
+    """The scores at the counted positions, linear between whole positions. The gradient is that of
+    autograd, in fewer passes over (B, H, T, S)."""
 
     @staticmethod
     def forward(
         ctx: Any, gate_logits_BHTS: Tensor, scores_BHTR: Tensor, mask_TS: Tensor | None
     ) -> Tensor:
-        gates = gates_of(gate_logits_BHTS, mask_TS)
-        p = summed(gates, scores_BHTR.shape[-1] - 1)
+        gates = masked_gates(gate_logits_BHTS, mask_TS)
+        p = sum_gates(gates, scores_BHTR.shape[-1] - 1)
         whole = p.long()
         fraction = p.frac_()
         # The last row has no next one: slope 0, and so no gradient where p is clamped.

@@ -32,7 +32,7 @@ class DAPE(PositionalEncoding):
     There every layer has a separate base, and FIRE's perceptron has a leaky activation. DAPE V2
     (2410.04798), a convolution over keys, is another method.
 
-    Without a kernel the hidden layer is (B, T, S, width): width / H times the logits.
+    The hidden layer is (B, T, S, width): width / H times the logits.
     """
 
     reads_positions = float
@@ -41,8 +41,8 @@ class DAPE(PositionalEncoding):
         self, dims: Dims, base: Literal["alibi", "kerple", "fire"], width: PositiveInt
     ) -> None:
         super().__init__()
-        made, keys = BASES[base]
-        self.base = made(dims, **keys)
+        bias_class, keys = BASES[base]
+        self.base = bias_class(dims, **keys)
         self.shift_invariant = self.base.shift_invariant
         self.hidden = nn.Linear(2 * dims.n_heads, width)
         self.out = nn.Linear(width, dims.n_heads, bias=False)
@@ -67,12 +67,6 @@ class DAPE(PositionalEncoding):
         hidden_BTSN += F.linear(bias_BHTS.movedim(1, -1), from_bias, self.hidden.bias)
         adjusted_BTSH: Tensor = self.out(F.leaky_relu(hidden_BTSN, inplace=True))
         return adjusted_BTSH.movedim(-1, 1)
-
-    def weights(self, bias_HN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the network, for biases B in N columns: those from the content (width, H), what B and
-        c add to the hidden units (width, N), and V transposed."""
-        from_content, from_bias = self.hidden.weight.chunk(2, -1)
-        return from_content, F.linear(bias_HN.T, from_bias, self.hidden.bias).T, self.out.weight.T
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``adjustment``, the network's part of the logits, and ``base bias`` B."""

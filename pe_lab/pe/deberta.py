@@ -41,7 +41,7 @@ class DeBERTa(PositionalEncoding):
         max_len: PositiveInt | None,
     ) -> None:
         super().__init__()
-        _check(dims, absolute_layers)
+        check_keys(dims, absolute_layers)
         self.clip = dims.train_len if clip is None else clip
         self.mirrored, self.n_heads = mirrored, dims.n_heads
         self.relative = _table(2 * self.clip, dims.d_model)
@@ -104,7 +104,7 @@ def _table(rows: int, width: int) -> nn.Embedding:
     return table
 
 
-def _check(dims: Dims, absolute_layers: int) -> None:
+def check_keys(dims: Dims, absolute_layers: int) -> None:
     refuse_where(
         (
             absolute_layers > dims.n_layers,

@@ -35,7 +35,7 @@ class FIRE(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
-        _check(dims, c, threshold)
+        check_keys(dims, c, threshold)
         self.share_layers, self.threshold = share_layers, threshold * dims.train_len
         self.c = nn.Parameter(torch.tensor(float(c)))
         self.threshold_factor = nn.Parameter(torch.tensor(1.0))
@@ -69,7 +69,7 @@ class FIRE(PositionalEncoding):
         return (self.c.abs() * n).log1p()
 
 
-def _check(dims: Dims, c: float, threshold: float) -> None:
+def check_keys(dims: Dims, c: float, threshold: float) -> None:
     limits = torch.finfo(torch.float32)
     longest = max(float(dims.max_len), threshold * dims.train_len)
     refuse_where(

@@ -31,16 +31,16 @@ class FoX(PositionalEncoding):
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        kept_BHS = self.kept(inputs)
-        kept_BHT = kept_BHS[..., -q_BHTD.shape[2] :]
+        decay_BHS = self.log_decay(inputs)
+        decay_BHT = decay_BHS[..., -q_BHTD.shape[2] :]
         # Ahead of the query the difference is positive, and masked.
-        return content_BHTS + (kept_BHT[..., None] - kept_BHS[:, :, None])
+        return content_BHTS + (decay_BHT[..., None] - decay_BHS[:, :, None])
 
-    def kept(self, inputs: AttentionInputs) -> Tensor:
-        """log f_0 + .. + log f_j, (B, H, S)."""
+    def log_decay(self, inputs: AttentionInputs) -> Tensor:
+        """The sum log f_0 + .. + log f_j, (B, H, S)."""
         # A running sum of many logarithms would drown its summands in half precision.
         return F.logsigmoid(widened(self.gate(inputs.x_BSE))).cumsum(1).transpose(1, 2)
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
-        """``forget gate`` f_j of each key."""
+        """The ``forget gate`` f_j of each key."""
         return {"forget gate": self.gate(inputs.x_BSE).sigmoid().transpose(1, 2)[:, :, None]}

@@ -16,7 +16,7 @@ from torch import Tensor
 Fact = TypeVar("Fact")
 
 
-def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
+def cached_on_tensor(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
     """Caches a function of positions as an attribute of the tensor: all layers of a model read the
     same tensor, and reading a number from a GPU waits for all of its pending work."""
     name = f"_{fact.__name__}"
@@ -24,11 +24,11 @@ def once_for_all_layers(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fa
     @functools.wraps(fact)
     def cached(pos_BS: Tensor) -> Fact:
         version = _version(pos_BS)
-        found: tuple[int, Fact] | None = getattr(pos_BS, name, None)
-        if found is None or found[0] != version:
-            found = version, fact(pos_BS)
-            setattr(pos_BS, name, found)
-        return found[1]
+        entry: tuple[int, Fact] | None = getattr(pos_BS, name, None)
+        if entry is None or entry[0] != version:
+            entry = version, fact(pos_BS)
+            setattr(pos_BS, name, entry)
+        return entry[1]
 
     return cached
 
@@ -38,13 +38,13 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-@once_for_all_layers
+@cached_on_tensor
 def consecutive(pos_BS: Tensor) -> bool:
     """Whether the positions of every sequence go up by one, so that i - j is that of the places."""
     return bool((pos_BS.diff(dim=-1) == 1).all())
 
 
-@once_for_all_layers
+@cached_on_tensor
 def span(pos_BS: Tensor) -> int:
     """How far apart two positions of a sequence are at most."""
     return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
@@ -52,9 +52,9 @@ def span(pos_BS: Tensor) -> int:
 
 def refuse_where(*cases: tuple[bool, str]) -> None:
     """ValueError with the sentence of the first case that is true: keys that do not fit."""
-    for found, why in cases:
-        if found:
-            raise ValueError(why)
+    for is_refused, reason in cases:
+        if is_refused:
+            raise ValueError(reason)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -39,9 +39,9 @@ class GRAPEA(PositionalEncoding):
         self.gates = gates
         self.slopes = nn.Buffer(torch.tensor(alibi_slopes(dims.n_heads)), persistent=False)
         self.scale = nn.Parameter(torch.full((dims.n_heads,), math.log(math.e - 1)))
-        drawn = torch.randn(2, dims.n_heads, dims.head_dim) / math.sqrt(dims.head_dim)
-        self.query = nn.Parameter(drawn[0]) if gates != "key" else None
-        self.key = nn.Parameter(drawn[1]) if gates != "query" else None
+        directions = torch.randn(2, dims.n_heads, dims.head_dim) / math.sqrt(dims.head_dim)
+        self.query = nn.Parameter(directions[0]) if gates != "key" else None
+        self.key = nn.Parameter(directions[1]) if gates != "query" else None
 
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
@@ -54,8 +54,8 @@ class GRAPEA(PositionalEncoding):
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """The gates of queries and keys."""
         q_BHT, k_BHS = gate(inputs.q_BHTD, self.query), gate(inputs.k_BHSD, self.key)
-        named = {"gate of the query": q_BHT[..., None], "gate of the key": k_BHS[:, :, None]}
-        return {name: of for name, of in named.items() if of.any()}
+        gates = {"gate of the query": q_BHT[..., None], "gate of the key": k_BHS[:, :, None]}
+        return {name: gate for name, gate in gates.items() if gate.any()}
 
 
 def gate(x_BHTD: Tensor, towards_HD: Tensor | None) -> Tensor:
@@ -114,7 +114,7 @@ class GRAPEAP(PositionalEncoding):
             return seeking_BHTW @ turned_BHSW.mT / width
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
-        """``gate`` of each token for each query."""
+        """The ``gate`` of each token for each query."""
         return {"gate": self.agreement(inputs).sigmoid()}
 
 
@@ -180,19 +180,19 @@ class GRAPEM(PositionalEncoding):
         with torch.autocast(q_BHTD.device.type, enabled=False):
             # The queries are the last of the keys.
             pos_BT = pos_BS[:, -q_BHTD.shape[2] :]
-            return self.turned(q_BHTD, pos_BT), self.turned(k_BHSD, pos_BS)
+            return self.rotate_in_plane(q_BHTD, pos_BT), self.rotate_in_plane(k_BHSD, pos_BS)
 
     def phases(self, x_BSE: Tensor) -> Tensor:
-        """Of each token, (B, S), at least in float32."""
+        """The phase of each token, (B, S), at least in float32."""
         assert self.gate is not None
         gate_BS = (widened(self.gate(x_BSE)).squeeze(-1) / GATE_SCALE).sigmoid()
         return gate_BS.cumsum(1) - gate_BS
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
-        """``phase`` of each key, where it follows from the input."""
+        """The ``phase`` of each key, if it follows from the input."""
         return {} if self.gate is None else {"phase": self.phases(inputs.x_BSE)[:, None, None]}
 
-    def turned(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
+    def rotate_in_plane(self, x_BHTD: Tensor, pos_BT: Tensor) -> Tensor:
         """exp(n frequency L) x = x + sin(angle)/s L x + (1 - cos(angle))/s^2 L L x."""
         plane_H2D = widened(self.plane)
         gram_H22 = plane_H2D @ plane_H2D.mT

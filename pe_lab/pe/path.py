@@ -77,13 +77,13 @@ class PaTH(PositionalEncoding):
         with torch.autocast(q_BHTD.device.type, enabled=False):
             q_BHTD = q_BHTD.to(wide) / math.sqrt(q_BHTD.shape[-1])
             logits_BHTS = path_logits(q_BHTD, k_BHSD.to(wide), w_BHSD, beta_BHS)
-        kept_BHS = self.kept(inputs, wide)
-        if kept_BHS is not None:
-            logits_BHTS = logits_BHTS + kept_BHS[..., -t:, None] - kept_BHS[:, :, None, :]
+        decay_BHS = self.log_decay(inputs, wide)
+        if decay_BHS is not None:
+            logits_BHTS = logits_BHTS + decay_BHS[..., -t:, None] - decay_BHS[:, :, None, :]
         return logits_BHTS
 
     def reflections(self, inputs: AttentionInputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """w and beta of every key."""
+        """The vectors w and the strengths beta of every key."""
         u_BSE = causal_filter(self.direction(inputs.x_BSE), self.filter)
         u_BSE = F.silu(u_BSE) if self.silu else u_BSE
         u_BHSD = u_BSE.view(*u_BSE.shape[:2], inputs.k_BHSD.shape[1], -1).transpose(1, 2)
@@ -93,8 +93,8 @@ class PaTH(PositionalEncoding):
             w_BHSD = u_BHSD * (u_BHSD.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
             return w_BHSD, 2 * beta_BHS.to(dtype).sigmoid()
 
-    def kept(self, inputs: AttentionInputs, dtype: torch.dtype) -> Tensor | None:
-        """log f_0 + .. + log f_j of the forget gates, (B, H, S); None: there are none."""
+    def log_decay(self, inputs: AttentionInputs, dtype: torch.dtype) -> Tensor | None:
+        """The sum log f_0 + .. + log f_j of the forget gates, (B, H, S); None without them."""
         if self.gate is None:
             return None
         return F.logsigmoid(self.gate(inputs.x_BSE).to(dtype)).cumsum(1).transpose(1, 2)
@@ -108,7 +108,7 @@ class PaTH(PositionalEncoding):
 
 
 def path_logits(q_BHTD: Tensor, k_BHSD: Tensor, w_BHSD: Tensor, beta_BHS: Tensor) -> Tensor:
-    """k_j^T H_{j+1} .. H_i q_i, (B, H, T, S); finite and without meaning where j > i."""
+    """The logits k_j^T H_{j+1} .. H_i q_i, (B, H, T, S). Those at j > i mean nothing."""
     t, s = q_BHTD.shape[2], k_BHSD.shape[2]
     carried = q_BHTD[:, :, :0]  # queries from later chunks, carried past all tokens after this one
     columns: list[Tensor] = []

@@ -30,29 +30,30 @@ class Positions(ABC):
     from_tokens: bool = False
     """Whether positions follow from the tokens (``of_tokens``)."""
 
-    def bound(self, task: Task) -> Self:
-        """The source for the sequences of a task.
+    def bind(self, task: Task) -> Self:
+        """The source of positions for the sequences of a task.
 
         Raises:
-            ValueError: the task lacks what it reads.
+            ValueError: the task does not give what this source reads.
         """
         return self
 
     def null_values(self) -> dict[str, Any]:
-        """As those of an encoding: the values of keys of its yaml that are null."""
+        """The values that stand for keys of its yaml that are null, as in an encoding."""
         return {}
 
     @abstractmethod
     def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Numbers:
-        """(1, T) where all N sequences share them, else (N, T); (.., axes) with several ids."""
+        """The positions of a batch: (1, T) if all N sequences share them, else (N, T); with several
+        ids of a token (.., axes)."""
 
     def of_tokens(self, tokens: Ints) -> Ints:
-        """The positions in evaluation if they follow ``from_tokens``, (N, T) or (N, T, axes): a
-        model that generates gets those of the tokens that it has generated."""
+        """The positions in evaluation, (N, T) or (N, T, axes), if they are ``from_tokens``. A model
+        that generates gets those of the tokens that it has generated."""
         raise NotImplementedError
 
-    def drawn(self, *, training: bool) -> bool:
-        """Whether ``of_batch`` reads its generator; if not, it may be any generator."""
+    def is_random(self, *, training: bool) -> bool:
+        """Whether ``of_batch`` draws numbers. If not, any generator may be passed to it."""
         return True
 
     @abstractmethod
@@ -72,7 +73,7 @@ class ByLength(Positions):
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Numbers:
-        """(1, length) where all n sequences share them, else (n, length)."""
+        """The positions of n sequences: (1, length) if all share them, else (n, length)."""
 
     def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Numbers:
         return self.sample(rng, *batch.tokens.shape, training=training)
@@ -84,17 +85,17 @@ class Sequential(ByLength):
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         return np.arange(length)[None, :]
 
-    def drawn(self, *, training: bool) -> bool:
+    def is_random(self, *, training: bool) -> bool:
         return False
 
     def limit(self, length: int, *, training: bool) -> int:
         return length
 
 
-class Drawn(ByLength):
+class RandomIntegers(ByLength):
     """Random positions among 0 .. max-1, in training only unless ``evaluation`` is true.
 
-    In evaluation they come from a fixed stream, one draw for each sequence.
+    In evaluation each sequence draws from a fixed stream.
     """
 
     def __init__(self, max: PositiveInt, evaluation: bool) -> None:
@@ -105,13 +106,13 @@ class Drawn(ByLength):
         """(n, length) positions; ``length`` is at most ``max``."""
 
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
-        if not self.drawn(training=training):
+        if not self.is_random(training=training):
             return np.arange(length)[None, :]
         self.limit(length, training=training)
         return self.draw(rng, n, length)
 
     def limit(self, length: int, *, training: bool) -> int:
-        if not self.drawn(training=training):
+        if not self.is_random(training=training):
             return length
         if length > self.max:
             raise ValueError(
@@ -120,11 +121,11 @@ class Drawn(ByLength):
             )
         return self.max
 
-    def drawn(self, *, training: bool) -> bool:
+    def is_random(self, *, training: bool) -> bool:
         return training or self.evaluation
 
 
-class Randomized(Drawn):
+class Randomized(RandomIntegers):
     """A sorted random subset of 0 .. max-1 for each sequence.
 
         positions = sort(sample(range(max), T))                                      (N, T)
@@ -142,7 +143,7 @@ class Randomized(Drawn):
         return np.sort(chosen, axis=1)
 
 
-class Pose(Drawn):
+class Pose(RandomIntegers):
     """Two chunks of neighbouring positions with a random skip between them, for each sequence.
 
         0 .. first - 1,  first + skip .. T - 1 + skip                                (N, T)
@@ -161,7 +162,7 @@ class Pose(Drawn):
         return plain + skip * (plain >= first)
 
 
-class Offset(Drawn):
+class Offset(RandomIntegers):
     """0 .. T-1 from a random start on, for each sequence.
 
         start .. start + T - 1                                                       (N, T)
@@ -200,7 +201,7 @@ class RandomFloats(ByLength):
     ) -> None:
         self.scale = scale
 
-    def bound(self, task: Task) -> Self:
+    def bind(self, task: Task) -> Self:
         bound = copy(self)
         bound.trained = task.split(TRAIN).n_tokens
         bound.most = float(bound.trained) if self.scale is None else self.scale
@@ -216,7 +217,7 @@ class RandomFloats(ByLength):
             shares = (np.arange(length) + 0.5)[None] / max(self.trained, length)
         return (self.most * shares).astype(np.float32)
 
-    def drawn(self, *, training: bool) -> bool:
+    def is_random(self, *, training: bool) -> bool:
         return training
 
     def limit(self, length: int, *, training: bool) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims, replaces_content
 from pe_lab.pe.functional import distances, rotate_pairs
-from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, scale
+from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, stretch_factor
 
 
 class NearFar(RoPE):
@@ -113,7 +113,7 @@ class LeakyReRoPE(NearFar):
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
-        self.k = scale(dims, k)
+        self.k = stretch_factor(dims, k)
 
     def far_factors(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> tuple[Tensor, Tensor | None]:
         shifted_BT = pos_q_BT.double() + self.near * (self.k - 1)

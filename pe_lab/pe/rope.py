@@ -64,7 +64,7 @@ class RoPE(PositionalEncoding):
         learned: bool = False,
     ) -> None:
         super().__init__()
-        _check(dims, logn, learned and (fraction < 1 or clip is not None))
+        check_keys(dims, logn, learned and (fraction < 1 or clip is not None))
         self.halves, self.logn, self.logn_clip = pairing == "half", logn, logn_clip
         if logn != "none" and logn_clip is None:
             self.logn_clip = logn == "test"
@@ -89,7 +89,7 @@ class RoPE(PositionalEncoding):
         )
 
     def rotation(self, inputs: AttentionInputs) -> Rotation:
-        """What ``rotate`` multiplies queries and keys by."""
+        """The factors by which ``rotate`` multiplies queries and keys."""
         factor_k = self.factors(inputs.pos_k_BS)
         # The queries are the last of the keys.
         last = factor_k[:, :, -inputs.q_BHTD.shape[2] :]
@@ -109,8 +109,8 @@ class RoPE(PositionalEncoding):
         return (x_BHTD * growth_BT[:, None, :, None]).to(x_BHTD.dtype)
 
 
-def scale(dims: Dims, k: float | None) -> float:
-    """By how much a trained RoPE is stretched: k, or longest over trained length."""
+def stretch_factor(dims: Dims, k: float | None) -> float:
+    """The factor that stretches a trained RoPE: k, or the longest over the trained length."""
     return max(1.0, dims.longest / dims.train_len) if k is None else k
 
 
@@ -133,10 +133,10 @@ def rope_frequencies(
     else:
         theta = frequencies(dims.head_dim, base)
         theta[slice(rotated, None) if drop == "low" else slice(pairs - rotated)] = 0
-    return theta if clip is None else _clipped(theta, clip, dims.train_len)
+    return theta if clip is None else clip_frequencies(theta, clip, dims.train_len)
 
 
-def _clipped(theta_M: Tensor, clip: Clip, train_len: int) -> Tensor:
+def clip_frequencies(theta_M: Tensor, clip: Clip, train_len: int) -> Tensor:
     slow = (theta_M < 2 * math.pi / train_len) & (theta_M > 0)
     n = int(slow.sum())
     refuse_where(
@@ -153,13 +153,13 @@ def _clipped(theta_M: Tensor, clip: Clip, train_len: int) -> Tensor:
 
 
 def check_pairs(dims: Dims) -> None:
-    """Heads of an odd width leave a feature without a partner."""
+    """ValueError for heads of an odd width, which leave a feature without a partner."""
     if dims.head_dim % 2:
         even = "an even d_model / n_heads" if dims.head_width is None else "an even one"
         raise ValueError(f"{dims.head_width_reason}, but rotation needs pairs: choose {even}")
 
 
-def _check(dims: Dims, logn: LogN, moved: bool) -> None:
+def check_keys(dims: Dims, logn: LogN, moved: bool) -> None:
     check_pairs(dims)
     refuse_where(
         (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims
 from pe_lab.pe.functional import unit_factors
-from pe_lab.pe.rope import Drop, Fraction, LogN, Pairing, RoPE, Scale, scale
+from pe_lab.pe.rope import Drop, Fraction, LogN, Pairing, RoPE, Scale, stretch_factor
 
 
 class StretchedRoPE(RoPE):
@@ -33,10 +33,10 @@ class StretchedRoPE(RoPE):
         drop: Drop | None = None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip, fraction, drop)
-        self.k = scale(dims, k)
-        self.frequencies = self.stretched(self.frequencies)
+        self.k = stretch_factor(dims, k)
+        self.frequencies = self.stretch(self.frequencies)
 
-    def stretched(self, frequencies_M: Tensor) -> Tensor:
+    def stretch(self, frequencies_M: Tensor) -> Tensor:
         """The frequencies of the D/2 pairs, stretched by ``k``."""
         return frequencies_M
 
@@ -67,7 +67,7 @@ class PI(StretchedRoPE):
     ) -> None:
         super().__init__(dims, base, pairing, k, logn, logn_clip, fraction, drop)
 
-    def stretched(self, frequencies_M: Tensor) -> Tensor:
+    def stretch(self, frequencies_M: Tensor) -> Tensor:
         return frequencies_M / self.k
 
 
@@ -94,13 +94,13 @@ class NTKOld(StretchedRoPE):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        power = slowest_by_k(dims)
-        stretched = base * scale(dims, k) ** (power if variant == 9675 else 1)
+        power = base_power(dims)
+        stretched = base * stretch_factor(dims, k) ** (power if variant == 9675 else 1)
         super().__init__(dims, stretched, pairing, k, logn, logn_clip)
 
 
-def slowest_by_k(dims: Dims) -> float:
-    """The power of k that slows down the slowest pair k times, as a factor of the base."""
+def base_power(dims: Dims) -> float:
+    """The power p for which a base times k^p makes the slowest pair k times slower."""
     if dims.head_dim == 2:
         raise ValueError(
             f"{dims.head_width_reason}, whose only pair has the same angle with every base: "
@@ -133,7 +133,7 @@ class NTKFixed(StretchedRoPE):
     ) -> None:
         super().__init__(dims, base, pairing, k, logn, logn_clip)
 
-    def stretched(self, frequencies_M: Tensor) -> Tensor:
+    def stretch(self, frequencies_M: Tensor) -> Tensor:
         pairs = len(frequencies_M)
         pair = torch.arange(1, pairs + 1, dtype=torch.float64)
         return frequencies_M / self.k ** (pair / pairs)
@@ -211,7 +211,7 @@ class YaRN(StretchedRoPE):
             rotations = dims.train_len * self.frequencies / (2 * math.pi)
             kept = ((rotations - slow) / (fast - slow)).clamp(0, 1)
         else:
-            kept = kept_by_pair(dims, base, slow, fast, ramp == "pairs")
+            kept = kept_shares(dims, base, slow, fast, ramp == "pairs")
         self.frequencies = self.frequencies * ((1 - kept) / self.k + kept)
         self.attention_factor = 0.1 * math.log(self.k) + 1 if temperature else 1.0
 
@@ -220,8 +220,8 @@ class YaRN(StretchedRoPE):
         return super().factors(pos_BT) * self.attention_factor
 
 
-def kept_by_pair(dims: Dims, base: float, slow: float, fast: float, rounded: bool) -> Tensor:
-    """The share g of each pair, by its number."""
+def kept_shares(dims: Dims, base: float, slow: float, fast: float, rounded: bool) -> Tensor:
+    """The share g of its frequency that each pair keeps, by its number."""
     if base <= 1:
         raise ValueError(
             f"base={base:g} rotates no pair more slowly than another, which a ramp by pairs "
@@ -272,7 +272,7 @@ class DynamicNTK(RoPE):
         super().__init__(dims, base, pairing, logn, logn_clip)
         self.factor, self.fixed = factor, k is not None
         share = torch.arange(0, dims.head_dim, 2, dtype=torch.float64) / dims.head_dim
-        self.powers = nn.Buffer(-slowest_by_k(dims) * share, persistent=False)
+        self.powers = nn.Buffer(-base_power(dims) * share, persistent=False)
         if k is None:
             self.whole_sequence = True
             self.shift_invariant = False
@@ -320,11 +320,11 @@ class LongRoPE(StretchedRoPE):
     ) -> None:
         super().__init__(dims, base, pairing, k, logn, logn_clip, fraction)
         if attention_factor is None:
-            attention_factor = _temperature(self.k, dims.train_len)
+            attention_factor = default_attention_factor(self.k, dims.train_len)
         pairs, rotated = dims.head_dim // 2, math.floor(fraction * (dims.head_dim // 2))
         both = [
-            divisors(key, found, otherwise, rotated) + [1.0] * (pairs - rotated)
-            for key, found, otherwise in (("short", short, 1.0), ("long", long, self.k))
+            check_divisors(key, numbers, default, rotated) + [1.0] * (pairs - rotated)
+            for key, numbers, default in (("short", short, 1.0), ("long", long, self.k))
         ]
         self.divisors = nn.Buffer(torch.tensor(both, dtype=torch.float64), persistent=False)
         # Pairs that do not rotate are not scaled either.
@@ -341,17 +341,19 @@ class LongRoPE(StretchedRoPE):
         return unit_factors(pos_BT, frequencies_B1M) * self.lengths
 
 
-def divisors(key: str, found: list[float] | None, otherwise: float, rotated: int) -> list[float]:
-    """Those of the pairs that rotate."""
-    if found is not None and len(found) != rotated:
+def check_divisors(
+    key: str, numbers: list[float] | None, default: float, rotated: int
+) -> list[float]:
+    """The divisors of the pairs that rotate."""
+    if numbers is not None and len(numbers) != rotated:
         raise ValueError(
-            f"{key} has {len(found)} numbers, but {rotated} pairs of features rotate: give "
+            f"{key} has {len(numbers)} numbers, but {rotated} pairs of features rotate: give "
             f"{rotated}, or {key}=null"
         )
-    return [otherwise] * rotated if found is None else found
+    return [default] * rotated if numbers is None else numbers
 
 
-def _temperature(k: float, train_len: int) -> float:
+def default_attention_factor(k: float, train_len: int) -> float:
     if k > 1 and train_len < 2:
         raise ValueError(
             "attention_factor=null divides by the logarithm of the trained length, which is 0 for "

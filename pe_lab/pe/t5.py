@@ -33,7 +33,7 @@ class T5(PositionalEncoding):
         share_layers: bool,
     ) -> None:
         super().__init__()
-        _check(buckets, max_distance)
+        check_keys(buckets, max_distance)
         self.share_layers = share_layers
         self.borders = nn.Buffer(torch.tensor(_borders(buckets, max_distance)), persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, dims.n_heads) / math.sqrt(dims.d_model))
@@ -67,7 +67,7 @@ def _bucket(distance: int, buckets: int, max_distance: int) -> int:
     return min(exact + int(share * (buckets - exact) + 1e-9), buckets - 1)
 
 
-def _check(buckets: int, max_distance: int) -> None:
+def check_keys(buckets: int, max_distance: int) -> None:
     exact = buckets // 2
     refuse_where(
         (buckets < 2, f"buckets={buckets} is too few: set buckets to 2 or more"),

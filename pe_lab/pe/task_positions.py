@@ -34,7 +34,7 @@ class Abacus(Positions):
     def __init__(self, k_max: Annotated[int, Field(ge=0, le=MAX_SHIFT)]) -> None:
         self.k_max = k_max
 
-    def bound(self, task: Task) -> Self:
+    def bind(self, task: Task) -> Self:
         bound = copy(self)
         words = enumerate(task.vocab)
         bound.digits = np.array([n for n, word in words if word in tuple("0123456789")], np.int64)
@@ -55,7 +55,7 @@ class Abacus(Positions):
         before = np.maximum.accumulate(np.where(is_digit, -1, place), axis=1)
         return np.where(is_digit, place - before, 0)
 
-    def drawn(self, *, training: bool) -> bool:
+    def is_random(self, *, training: bool) -> bool:
         return training
 
     def limit(self, length: int, *, training: bool) -> int:
@@ -82,7 +82,7 @@ class Coupled(Positions):
     def __init__(self, max: PositiveInt) -> None:
         self.max = max
 
-    def bound(self, task: Task) -> Self:
+    def bind(self, task: Task) -> Self:
         if not task.position_axes:
             raise ValueError(
                 "positions=coupled reads position ids that the task gives, and this one gives "
@@ -108,7 +108,7 @@ class Coupled(Positions):
         room = np.maximum(self.max - 1 - ids.max(axis=1, keepdims=True), 0)
         return shifted(ids, rng.integers(0, room, endpoint=True))
 
-    def drawn(self, *, training: bool) -> bool:
+    def is_random(self, *, training: bool) -> bool:
         return training
 
     def limit(self, length: int, *, training: bool) -> int:
@@ -148,7 +148,7 @@ class Rows(Positions):
     def __init__(self, separator: str | None) -> None:
         self.separator = separator
 
-    def bound(self, task: Task) -> Self:
+    def bind(self, task: Task) -> Self:
         word = task.separator if self.separator is None else self.separator
         if word is None or word not in task.vocab:
             what = "this task has no separator" if word is None else f"{word} is not in it"
@@ -168,7 +168,7 @@ class Rows(Positions):
         first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
         return np.stack([begins.cumsum(1), place - first], axis=-1)
 
-    def drawn(self, *, training: bool) -> bool:
+    def is_random(self, *, training: bool) -> bool:
         return False
 
     def limit(self, length: int, *, training: bool) -> int:

@@ -44,13 +44,13 @@ class Wall(PositionalEncoding):
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        kept_BHSD = self.kept(inputs)
+        decay_BHSD = self.log_decay(inputs)
         with torch.autocast(q_BHTD.device.type, enabled=False):
             q_BHTD = widened(q_BHTD) / math.sqrt(q_BHTD.shape[-1])
-            return decayed_logits(q_BHTD, widened(k_BHSD), kept_BHSD)
+            return decayed_logits(q_BHTD, widened(k_BHSD), decay_BHSD)
 
-    def kept(self, inputs: AttentionInputs) -> Tensor:
-        """log f_0 + .. + log f_j of each feature, (B, H, S, D)."""
+    def log_decay(self, inputs: AttentionInputs) -> Tensor:
+        """The sum log f_0 + .. + log f_j of each feature, (B, H, S, D)."""
         gate_BSHD = self.gate(inputs.x_BSE).unflatten(-1, (self.n_heads, -1))
         return F.logsigmoid(widened(gate_BSHD)).cumsum(1).transpose(1, 2)
 
@@ -60,19 +60,19 @@ class Wall(PositionalEncoding):
         return {"mean gate": gate_BSHD.mean(-1).transpose(1, 2)[:, :, None]}
 
 
-def decayed_logits(q_BHTD: Tensor, k_BHSD: Tensor, kept_BHSD: Tensor) -> Tensor:
-    """The sum over c of q_ic k_jc exp(kept_ic - kept_jc), (B, H, T, S); 0 where j > i."""
+def decayed_logits(q_BHTD: Tensor, k_BHSD: Tensor, decay_BHSD: Tensor) -> Tensor:
+    """The sum over c of q_ic k_jc exp(decay_ic - decay_jc), (B, H, T, S); 0 where j > i."""
     t, s = q_BHTD.shape[2], k_BHSD.shape[2]
     rows: list[Tensor] = []
     for start in range((s - t) // CHUNK * CHUNK, s, CHUNK):
         # The queries of this chunk, by their place among the keys.
         first, end = max(start, s - t), min(start + CHUNK, s)
-        q, kept_q = q_BHTD[:, :, first - s + t : end - s + t], kept_BHSD[:, :, first:end]
-        meeting = kept_BHSD[:, :, start : start + 1]
-        before = k_BHSD[:, :, :start] * (meeting - kept_BHSD[:, :, :start]).exp()
-        far = (q * (kept_q - meeting).exp()) @ before.mT
+        q, decay_q = q_BHTD[:, :, first - s + t : end - s + t], decay_BHSD[:, :, first:end]
+        meeting = decay_BHSD[:, :, start : start + 1]
+        before = k_BHSD[:, :, :start] * (meeting - decay_BHSD[:, :, :start]).exp()
+        far = (q * (decay_q - meeting).exp()) @ before.mT
         # Ahead of the query the difference is positive: exp must not overflow there.
-        gates = (kept_q[:, :, :, None] - kept_BHSD[:, :, None, start:end]).clamp(max=0).exp()
+        gates = (decay_q[:, :, :, None] - decay_BHSD[:, :, None, start:end]).clamp(max=0).exp()
         near = ((q[:, :, :, None] * k_BHSD[:, :, None, start:end]) * gates).sum(-1)
         row = torch.cat((far, near.tril(first - start)), -1)
         rows.append(F.pad(row, (0, s - end)))

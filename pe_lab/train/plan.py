@@ -99,7 +99,7 @@ def plan(config: Config) -> Plan:
     model_config = instantiate(config.model, "model", ModelConfig)
     lengths = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
     with usage_errors("positions: "):
-        positions = instantiate(config.positions, "positions", Positions).bound(task)
+        positions = instantiate(config.positions, "positions", Positions).bind(task)
         limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
     dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
     sequences = config.eval.sequences if task.contents() == {} else 1

@@ -185,7 +185,7 @@ class Trainer:
         """
         cfg, seed = self.config, self.plan.config.seed
         batch = self.data.batch(self.step)
-        if self.plan.positions.drawn(training=True):
+        if self.plan.positions.is_random(training=True):
             # A new generator takes as long as everything else here.
             self.positions_rng = generator(seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)

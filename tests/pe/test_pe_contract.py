@@ -79,7 +79,7 @@ def test_under_every_source_of_positions(section: Section) -> None:
     built, task = model(section), Numbers(splits={}, length=TRAIN_LEN // 2)
     batch = task.sample(np.random.default_rng(1), 2)
     for source, chosen in SOURCES.items():
-        positions: Positions = instantiate(chosen, "positions", Positions).bound(task)
+        positions: Positions = instantiate(chosen, "positions", Positions).bind(task)
         reading = [e for e in built.encodings if e.reads_positions]
         if any(
             len(positions.axes) not in (0, e.axes)
