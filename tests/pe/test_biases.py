@@ -14,14 +14,17 @@ from variants import SECTIONS
 from pe_lab.pe.dape import BASES
 
 
-def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
-    n = s.distance(b, i, j)
-    r1 = softplus(s.own["raw_r1"][h])
-    if s.keys["form"] == "log":
-        term = (1 + softplus(s.own["raw_r2"][h]) * n).log()
+def kerple_bias(s: Sight, b: int, h: int, i: int, j: int, of: str = "") -> Tensor:
+    n, raw = s.distance(b, i, j), s.own[f"{of}raw_r2"][h]
+    if s.keys.get("form") == "power":
+        term = n ** (2 / (1 + (-raw).exp()))
     else:
-        term = n ** (2 / (1 + (-s.own["raw_r2"][h]).exp()))
-    return content(s, b, h, i, j) - r1 * term
+        term = (1 + softplus(raw) * n).log()
+    return -softplus(s.own[f"{of}raw_r1"][h]) * term
+
+
+def kerple(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    return content(s, b, h, i, j) + kerple_bias(s, b, h, i, j)
 
 
 def sandwich(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -30,16 +33,20 @@ def sandwich(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
     return content(s, b, h, i, j) + total / (8 * (h + 1) / s.n_heads)
 
 
-def fire(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+def fire_bias(s: Sight, b: int, h: int, i: int, j: int, of: str = "") -> Tensor:
     def psi(n: Tensor | int) -> Tensor:
-        return (1 + s.own["c"].abs() * n).log()
+        return (1 + s.own[f"{of}c"].abs() * n).log()
 
-    least = (s.keys["threshold"] * TRAIN_LEN * s.own["threshold_factor"]).abs()
+    least = (s.keys.get("threshold", 0.25) * TRAIN_LEN * s.own[f"{of}threshold_factor"]).abs()
     at = int(s.pos[b, s.key_of(i)])
     whole = psi(at) if at > least else psi(least)
     y = psi(s.distance(b, i, j)) / (whole + 1e-6)
-    hidden = s.own["hidden.weight"][:, 0] * y + s.own["hidden.bias"]
-    return content(s, b, h, i, j) + s.own["out.weight"][h] @ hidden.clamp(min=0)
+    hidden = s.own[f"{of}hidden.weight"][:, 0] * y + s.own[f"{of}hidden.bias"]
+    return s.own[f"{of}out.weight"][h] @ hidden.clamp(min=0)
+
+
+def fire(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
+    return content(s, b, h, i, j) + fire_bias(s, b, h, i, j)
 
 
 def tupe(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -113,18 +120,9 @@ def test_hard_alibi(choice: dict[str, Any], size: Size) -> None:
 
 
 def static_bias(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
-    n = s.distance(b, i, j)
     if s.keys["base"] == "alibi":
-        return torch.tensor(-SLOPES[s.n_heads][h] * n, dtype=s.q.dtype)
-    if s.keys["base"] == "kerple":
-        r1, r2 = (softplus(s.own[f"base.raw_r{part}"][h]) for part in (1, 2))
-        return -r1 * (1 + r2 * n).log()
-    c, start = s.own["base.c"].abs(), int(s.pos[b, s.key_of(i)])
-    threshold = (0.25 * TRAIN_LEN * s.own["base.threshold_factor"]).abs()
-    whole = start if start > threshold else threshold
-    share = (c * n + 1).log() / ((c * whole + 1).log() + 1e-6)
-    unit = s.own["base.hidden.weight"][:, 0] * share + s.own["base.hidden.bias"]
-    return s.own["base.out.weight"][h] @ unit.clamp(min=0)
+        return torch.tensor(-SLOPES[s.n_heads][h] * s.distance(b, i, j), dtype=s.q.dtype)
+    return (kerple_bias if s.keys["base"] == "kerple" else fire_bias)(s, b, h, i, j, "base.")
 
 
 def dape(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:

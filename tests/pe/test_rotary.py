@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from agreement import SIZES, Size, agree, first_layer
+from agreement import SIZES, Size, agree, causal, first_layer
 from naive import Sight, attend, plain_value, softplus, turned
 from torch import Tensor
 from variants import SECTIONS, dims, scattered
 
-from pe_lab.pe.base import AttentionInputs, PositionalEncoding
+from pe_lab.pe.base import AttentionInputs
 from pe_lab.train.encodings import build_encodings
 
 
@@ -82,34 +81,24 @@ def test_selective_rope(choice: dict[str, Any], size: Size) -> None:
     agree("selective_rope", choice, size, partial(attend, logit=selective_rope, value=plain_value))
 
 
-def rotated(
-    encoding: PositionalEncoding, q: Tensor, k: Tensor, pos_q: Tensor, pos_k: Tensor
-) -> tuple[Tensor, Tensor]:
-    return encoding.rotate(q, k, AttentionInputs(q, q, k, k, pos_q, pos_k))
-
-
 @pytest.mark.parametrize("choice", [{}, {"scale_base": 3}, {"gamma": 20}, {"gamma": 1e-4}], ids=str)
-@pytest.mark.parametrize("fused", [True, False])
-def test_xpos_at_its_longest_in_float32(choice: dict[str, Any], fused: bool) -> None:
+def test_xpos_at_its_longest_in_float32(choice: dict[str, Any]) -> None:
     double = first_layer("xpos", choice, d_model=8, n_heads=1)
     torch.set_default_dtype(torch.float32)
     single = first_layer("xpos", choice, d_model=8, n_heads=1)
     pos = scattered(2, 40, double.max_len - 2) + 1
     pos[:, 0], pos[:, -1] = 0, double.max_len - 1
     q, k, v = torch.randn(3, 2, 1, 40, 8).unbind(0)
-    ahead = torch.ones(40, 40, dtype=torch.bool).triu(1)
     outs = []
     for encoding, dtype in ((single, torch.float32), (double, torch.float64)):
         # Large ones: nothing else may be what keeps the products finite.
         inputs = [(t * 30).to(dtype).requires_grad_() for t in (q, k)]
         inputs.append(v.to(dtype).requires_grad_())
-        q_rotated, k_rotated = rotated(encoding, inputs[0], inputs[1], pos, pos)
+        scene = AttentionInputs(inputs[0], *inputs, pos, pos)
+        q_rotated, k_rotated = encoding.rotate(inputs[0], inputs[1], scene)
         product = q_rotated @ k_rotated.mT / math.sqrt(8)
         assert product.isfinite().all()
-        if fused:
-            out = F.scaled_dot_product_attention(q_rotated, k_rotated, inputs[2], is_causal=True)
-        else:
-            out = product.masked_fill(ahead, -torch.inf).softmax(-1) @ inputs[2]
+        out = causal(product, inputs[2])
         outs.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
     for got, expected in zip(*outs, strict=True):
         assert got.dtype == torch.float32

@@ -12,20 +12,11 @@ from pe_lab.tasks.addition import Addition
 from pe_lab.tasks.group_word import GroupWord
 
 
-def split_hints(words):
-    """The words without hints, and the hint before each of them (None before signs)."""
-    kept, hints = [], []
-    for place, word in enumerate(words):
-        if not word.startswith("h"):
-            before = words[place - 1] if place else ""
-            kept.append(word)
-            hints.append(int(before[1:]) if before.startswith("h") else None)
-    return kept, hints
-
-
 def check(task, words, scored):
     """The rule, with Python's integers; the place of each word, 0 for signs."""
-    kept, hints = split_hints(words)
+    kept = [word for word in words if word[0] != "h"]
+    before = [start for start, word in zip(["", *words], words, strict=False) if word[0] != "h"]
+    hints = [int(word[1:]) if word.startswith("h") else None for word in before]
     plus, equals = kept.index("+"), kept.index("=")
     texts = ["".join(part) for part in (kept[:plus], kept[plus + 1 : equals], kept[equals + 1 :])]
     if task.reverse:

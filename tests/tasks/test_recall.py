@@ -55,8 +55,6 @@ def check(task, words, answers, scored):
 
 def rows(task, batch):
     """Each sequence as words with the one to predict after it, targets and scored places."""
-    assert batch.lengths is None
-    assert batch.tokens.shape == batch.targets.shape == batch.scored.shape
     assert batch.tokens.shape[1] == task.n_tokens == task.length
     for row in range(len(batch)):
         words, answers = (

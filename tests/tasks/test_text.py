@@ -29,9 +29,10 @@ def text(path, content, **keys):
 
 def words(task, batch):
     """Each sequence as the text it was."""
-    characters = [chr(code) for code in task._text.alphabet]
-    spelt = [[characters[i] for i in row] for row in batch.tokens]
-    answers = [[characters[i] for i in row] for row in batch.targets]
+    spelt, answers = (
+        [[chr(task._text.alphabet[i]) for i in row] for row in part]
+        for part in (batch.tokens, batch.targets)
+    )
     assert [row[1:] for row in spelt] == [row[:-1] for row in answers]
     assert batch.scored.all()
     return ["".join([*row, answer[-1]]) for row, answer in zip(spelt, answers, strict=True)]
