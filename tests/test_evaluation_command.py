@@ -130,7 +130,6 @@ def test_formats(here: Here, runs: Path) -> None:
         (["lengths=1000000000000"], ["lengths=1000000000000", "GiB"]),
         (["pe=cope"], ["pe=cope", "position.table"]),
         (["pe=rerope:windw=3"], ["rerope:windw=3", "did you mean pe.window?"]),
-        (["k=2"], ["k=2", "no effect"]),
         (["splits=spars"], ["splits=spars", "did you mean sparse?"]),
         (["generate=true"], ["generate=true", "not one run at the end"]),
         (["to=table"], ["to=table", ".csv"]),

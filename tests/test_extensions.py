@@ -1,4 +1,5 @@
-"""Classes from outside, each one file and one yaml; encodings, tasks and models: test_new.py."""
+"""Classes from outside, each one file and one yaml. Encodings, tasks and models
+are in test_new.py."""
 
 import json
 import platform

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Literal
 
 import polars as pl
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from pe_lab.cli.run_argument import split_finished
 from pe_lab.core.console import busy
@@ -58,7 +58,7 @@ class EvalOptions(Options):
     lengths: CommaSeparated[PositiveInt] | None = Field(
         None, description="whole numbers, at least 1"
     )
-    k: float | None = None
+    k: PositiveFloat | None = None
     sequences: AtLeastOne | None = None
     generate: Flag = False
     force: Flag = False

@@ -16,10 +16,12 @@ from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import GENERATED, METRICS
 from pe_lab.store.files import sealed_lines
 from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_id import with_added
 
 NAME = "evaluations.jsonl"
+# Stands for the encoding that a run was trained with.
 TRAINED = "trained"
-"""Stands for the encoding that a run was trained with."""
+# The columns that identify a cell.
 CELL_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("path", "task", "pe"), pl.String),
     "seed": pl.Int64,
@@ -28,15 +30,12 @@ CELL_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     "split": pl.String,
     **dict.fromkeys(("length", "tokens"), pl.Int64),
 }
-"""The columns that identify a cell."""
 METRIC_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{m.name: pl.Int64 if m.unit == "count" else pl.Float64 for m in METRICS},
     "seconds": pl.Float64,
 }
+# The column with the names of the metrics that were infinite or NaN, separated by blanks.
 NOT_FINITE = "not_finite"
-"""The column with the names of the metrics that were infinite or NaN, separated by blanks."""
-LOCK_TIMEOUT_S = 60.0
-"""How long to wait for other processes that add a row to the same folder."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ class Measurement:
     generated: bool
 
 
+# Measurements that agree in these have the same numbers.
 _IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
-"""Measurements that agree in these have the same numbers."""
 REMEDY = "remove it, and pe-lab eval measures again"
 
 
@@ -76,7 +75,9 @@ def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _key(row: Mapping[str, Any]) -> str:
-    return json.dumps([row.get(name) for name in _IDENTITY], sort_keys=True)
+    # Classes have moved and got further keys since the first rows were recorded.
+    values = {**row, **with_added({"pe": row["pe"]})}
+    return json.dumps([values.get(name) for name in _IDENTITY], sort_keys=True)
 
 
 def not_finite(row: Mapping[str, Any]) -> str:
@@ -94,12 +95,8 @@ class Evaluations:
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
-        self.opened_on = self._checkpoint_state()
+        self.summary = self.folder.summary()
         self.rows = read_evaluations(self.folder)
-
-    @property
-    def path(self) -> Path:
-        return self.folder.path / NAME
 
     def find(self, measurement: Measurement) -> dict[str, Any] | None:
         """The last row of this measurement, with generated answers if it asks for them."""
@@ -119,8 +116,9 @@ class Evaluations:
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in measured.items()
         }
-        with self.folder.lock(LOCK_TIMEOUT_S):
-            if self._checkpoint_state() != self.opened_on:
+        # Others may be adding a row to the same folder.
+        with self.folder.lock(wait=60):
+            if self.folder.summary() != self.summary:
                 raise RunError(
                     f"{self.folder.path} was changed while it was evaluated: run the same command "
                     "again"
@@ -130,11 +128,3 @@ class Evaluations:
             self.rows = [*read_evaluations(self.folder), row]
             self.folder.write(NAME, sealed_lines(self.rows))
         return row
-
-    def _checkpoint_state(self) -> tuple[int, int] | None:
-        """Inode and time of the checkpoint: they differ once another run is in this folder."""
-        try:
-            stat = self.folder.checkpoint.stat()
-        except OSError:
-            return None
-        return stat.st_ino, stat.st_mtime_ns
