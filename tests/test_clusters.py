@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Here, assert_refused, rows, state, succeeded, the_run, tiny
+from program import Here, rows, state, succeeded, the_run, tiny
 from submitit.core.utils import UncompletedJobError
 
 from pe_lab.core.errors import Interrupted
@@ -69,13 +69,6 @@ def test_a_finished_line_submits_nothing(here: Here, tmp_path: Path, fake: Fake)
     assert here(*words).status == 0
     assert here("-m", "hydra/launcher=slurm", *words).status == 0
     assert not (tmp_path / "bin/sbatch.calls").exists()
-
-
-def test_without_slurm(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    done = here(*tiny("-m", "hydra/launcher=slurm", "seed=0,1"))
-    assert_refused(done, "pe-lab: hydra/launcher=slurm needs sbatch, which is not on the")
-    assert not (tmp_path / "runs/flipflop").exists()
 
 
 class Launched:

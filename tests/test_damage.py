@@ -10,7 +10,6 @@ from made import edit_summary
 from program import Here, assert_refused, ran, succeeded, tiny
 
 from pe_lab.experiment.load_run import load
-from pe_lab.store.run_folder import run_folders
 
 Damage = Callable[[Path], object]
 
@@ -86,12 +85,6 @@ def test_the_record_of_another_run_is_refused(here: Here, run: Path) -> None:
     other = next(run.parent.parent.glob("none/seed0-*"))
     shutil.copy(other / "summary.json", run / "summary.json")
     assert_refused(here("runs", "check=true"), "1 of 2 runs damaged", status=1)
-
-
-def test_a_folder_that_was_renamed_is_still_a_run(run: Path) -> None:
-    best = run.rename(run.with_name("best"))
-    assert load(best).summary["identity"] == run.name[-8:]
-    assert [folder.path.parent.name for folder in run_folders(run.parents[2])] == ["none"]
 
 
 def test_what_version_0_2_wrote_is_read(here: Here, run: Path) -> None:

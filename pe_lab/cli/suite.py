@@ -11,9 +11,9 @@
     pe-lab suite v2 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
 For each task and entry, learning rates are trained on the tuning seeds. The one with the lowest
-in-domain error is trained on fresh seeds (score). As many runs are trained at once as there are cores
-(hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are kept: the same command
-trains what is missing. docs/suite.md has the protocol.
+in-domain error is trained on fresh seeds (score). As many runs are trained at once as there are
+cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are kept: the same
+command trains what is missing. docs/suite.md has the protocol.
 """
 
 from collections.abc import Sequence

@@ -130,13 +130,8 @@ def summary_of(folder: RunFolder) -> dict[str, Any]:
     if summary is not None:
         return summary
     status = folder.status()
-    if not status:
-        raise UsageError(
-            f"{folder.path} is not the folder of a run: give one like "
-            "runs/flipflop/cope/seed0-0123abcd, pe-lab runs lists them"
-        )
-    state = "killed" if folder.killed() else status["state"]
+    state = "killed" if folder.killed() else status.get("state", "no run")
     raise UsageError(
-        f"{folder.path} is not finished ({state}, step {status['step']} of {status['steps']}): "
-        "run its command again to continue it"
+        f"{folder.path} is not a finished run ({state}): give one of pe-lab runs, or run its "
+        "command again to continue it"
     )

@@ -1,7 +1,6 @@
 """Logging a run to Weights & Biases, offline or online."""
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -85,13 +84,11 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
 
 
 def run_name(run: TrackedRun, overrides: Sequence[str]) -> str:
-    """Encoding, seed and overrides; a long one ends in a digest of them."""
-    again = f" again {run.run_id.rpartition('-again-')[2]}" if "-again-" in run.run_id else ""
+    """Encoding, seed and overrides."""
     seed = run.config["seed"]
     data = seed["data"] if isinstance(seed, Mapping) else seed
-    name = " ".join([f"{run.config['names']['pe']}-seed{data}{again}", *overrides])
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 9]} {digest}"
+    name = " ".join([f"{run.config['names']['pe']}-seed{data}", *overrides])
+    return name[:MAX_NAME]
 
 
 class WandbTracker(Tracker):

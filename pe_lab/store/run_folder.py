@@ -64,10 +64,8 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """The run's hash: the end of the folder's name, or from summary.json if it was renamed."""
-        if _NAME.fullmatch(self.path.name):
-            return self.path.name.rpartition("-")[2]
-        return str((read_sealed(self.path / "summary.json") or {}).get("identity", ""))
+        """The run's hash: the end of the folder's name."""
+        return self.path.name.rpartition("-")[2]
 
     @contextmanager
     def lock(self, wait: float = 0) -> Iterator[None]:
@@ -148,7 +146,7 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """The result of a finished run, else None."""
         summary = read_sealed(self.path / "summary.json")
-        if summary is not None and self.identity not in ("", summary.get("identity")):
+        if summary is not None and self.identity != summary.get("identity"):
             raise DamagedError(
                 f"{self.path}/summary.json belongs to the run {summary.get('identity')}: {REMEDY}"
             )
@@ -226,5 +224,5 @@ def runs_called(name: str, runs_dir: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder has the name or the summary of a run."""
-    return bool(_NAME.fullmatch(path.name)) or (path / "summary.json").exists()
+    """Whether a folder has the name of a run."""
+    return bool(_NAME.fullmatch(path.name))

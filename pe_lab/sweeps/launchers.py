@@ -12,7 +12,6 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 from pe_lab.core.errors import UsageError
-from pe_lab.sweeps import slurm
 
 JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
 
@@ -47,7 +46,7 @@ def check_launcher(cfg: DictConfig) -> None:
     """Refuse a launcher that cannot work here.
 
     Raises:
-        UsageError: its package or SLURM is missing.
+        UsageError: its package is missing.
     """
     module = cfg.hydra.launcher._target_.rpartition(".")[0]
     try:
@@ -60,5 +59,3 @@ def check_launcher(cfg: DictConfig) -> None:
             f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {package}, which "
             f"is not installed: pip install {package}"
         )
-    if cfg.hydra.launcher._target_ == slurm.LAUNCHER:
-        slurm.check_slurm()

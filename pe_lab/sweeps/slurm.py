@@ -2,7 +2,6 @@
 
 import logging
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pe_lab.core.errors import Interrupted, RunError, UsageError
+from pe_lab.core.errors import Interrupted, RunError, reason
 from pe_lab.experiment.signals import stop_on_signal
 
 logger = logging.getLogger("pe_lab")
@@ -21,16 +20,6 @@ LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLaunche
 
 POLL_INTERVAL_S = 5.0
 """Seconds between two queries to SLURM, which many users share."""
-
-
-def check_slurm() -> None:
-    """UsageError where there is no SLURM."""
-    for name in ("sbatch", "srun", "squeue", "scancel", "sacct"):
-        if shutil.which(name) is None:
-            raise UsageError(
-                f"hydra/launcher=slurm needs {name}, which is not on the PATH: start the line on a "
-                "machine that submits to SLURM, or leave the launcher out"
-            )
 
 
 @contextmanager
@@ -83,7 +72,7 @@ def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
     except UncompletedJobError as error:
         if isinstance(error.__cause__, subprocess.CalledProcessError):
             raise RunError(
-                f"SLURM takes no jobs ({_last_line(str(error))}): set hydra.launcher.* to what "
+                f"SLURM takes no jobs ({reason(error)}): set hydra.launcher.* to what "
                 "this cluster has, see docs/clusters.md"
             ) from None
     (array,) = _submitted(folder) - before
@@ -121,7 +110,3 @@ def _wait_for(jobs: set[str]) -> None:
         if answer.returncode == 0 and not jobs & set(answer.stdout.split()):
             return
         time.sleep(POLL_INTERVAL_S)
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[-1]

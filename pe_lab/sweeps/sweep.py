@@ -187,8 +187,8 @@ def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") 
         raise RunError(f"the launcher failed: {sentence(ended)}{left}") from ended
 
 
-LONGEST = 100
-"""The maximum number of characters; a folder, a wandb group and its legend allow that many."""
+MOST_OF_KEYS = 50
+"""The most characters that the swept keys take in a name, which a legend of wandb has room for."""
 
 
 def sweep_name(words: Sequence[str], keys: Sequence[str], sweeps: Path) -> str:
@@ -208,10 +208,8 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], sweeps: Path) -> str:
     values = {w.lstrip("+").partition("=")[0]: w.partition("=")[2] for w in words}
     subjects = [values[key] for key in ("experiment", "task") if key in values and key not in keys]
     subject = "+".join(subjects).replace("/", "-") or "sweep"
-    room = LONGEST - len(f"{subject}----{date.today()}--{digest}")
-    while len("+".join(keys)) > room and len(keys) > 1:
-        keys = keys[:-1]
-    return "--".join([subject, "+".join(keys) or "one", date.today().isoformat(), digest])
+    swept = "+".join(keys)[:MOST_OF_KEYS] or "one"
+    return "--".join([subject, swept, date.today().isoformat(), digest])
 
 
 def swept_keys(words: Sequence[Sequence[str]]) -> list[str]:
