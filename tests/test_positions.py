@@ -16,10 +16,10 @@ from pe_lab.core.task import Batch, Ints
 from pe_lab.experiment.load_run import load
 from pe_lab.pe.positions import (
     ByLength,
-    Drawn,
     Offset,
     Pose,
     RandomFloats,
+    RandomIntegers,
     Randomized,
 )
 from pe_lab.pe.task_positions import Abacus, Coupled, Rows
@@ -48,7 +48,7 @@ def is_uniform(values: Ints, low: int, high: int) -> bool:
 
 @each_drawn
 @pytest.mark.parametrize("length", [1, 2, 7, 20])
-def test_increasing_and_within_limits(kind: type[Drawn], length: int) -> None:
+def test_increasing_and_within_limits(kind: type[RandomIntegers], length: int) -> None:
     source = kind(20, False)
     rows = sample(source, 2000, length)
     assert rows.shape == (2000, length)
@@ -61,7 +61,7 @@ def test_increasing_and_within_limits(kind: type[Drawn], length: int) -> None:
 
 
 @each_drawn
-def test_evaluation(kind: type[Drawn]) -> None:
+def test_evaluation(kind: type[RandomIntegers]) -> None:
     plain, random = kind(20, False), kind(20, True)
     # Without: any length, one row for all.
     np.testing.assert_array_equal(sample(plain, 5, 30, training=False), np.arange(30)[None])
