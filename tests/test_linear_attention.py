@@ -9,6 +9,7 @@ from formulas import gru, rotated, sigmoid
 from torch import Tensor
 
 from docs import facts
+from pe_lab.check.base import scattered
 from pe_lab.models.config import Vocabulary
 from pe_lab.models.linear_attention import LinearAttention, LinearAttentionConfig, phi
 from pe_lab.models.recurrent import GRUConfig, LSTMConfig, Recurrent
@@ -37,11 +38,6 @@ def attention(pe: str = "none", **keys: Any) -> LinearAttention:
     # Otherwise queries and keys are all near 0, and phi near 1.
     made.qkv.weight.data.mul_(3)
     return made
-
-
-def scattered(n: int, length: int) -> Tensor:
-    keys = torch.rand(n, MAX_LEN, generator=torch.Generator().manual_seed(3))
-    return keys.argsort(-1)[:, :length].sort(-1).values
 
 
 def naive(made: LinearAttention, x_BTE: Tensor, pos_BT: Tensor, slowed: float) -> Tensor:
@@ -83,7 +79,7 @@ def test_equals_the_formula_in_value_and_gradient(
     monkeypatch.setattr(LinearAttention, "chunk", chunk)
     made = attention(pe, **keys)
     x = torch.randn(2, length, HEADS * WIDTH, requires_grad=True)
-    pos = scattered(2, length)
+    pos = scattered(2, length, MAX_LEN)
     outs = [made(x, pos)[0], naive(made, x, pos, slowed)]
     torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
     leaves, direction = [x, *made.parameters()], torch.randn_like(x)
@@ -94,7 +90,7 @@ def test_equals_the_formula_in_value_and_gradient(
 
 @pytest.mark.parametrize("pe", ["none", "rope"])
 def test_a_cache_continues_from_any_position(pe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, pos = torch.randn(2, 21, HEADS * WIDTH), scattered(2, 21)
+    x, pos = torch.randn(2, 21, HEADS * WIDTH), scattered(2, 21, MAX_LEN)
     for chunk in (4, 64):
         monkeypatch.setattr(LinearAttention, "chunk", chunk)
         made = attention(pe)
@@ -136,10 +132,6 @@ def tokens(length: int = LENGTH) -> Tensor:
     return torch.randint(0, WORDS, (2, length), generator=torch.Generator().manual_seed(1))
 
 
-def tanh(x: Tensor) -> Tensor:
-    return (x.exp() - (-x).exp()) / (x.exp() + (-x).exp())
-
-
 def naive_layer(kind: str, cells: Any, x: list[Tensor]) -> list[Tensor]:
     """The outputs (E,) of one layer for the inputs (E,) of one sequence."""
     w, u, b, b_h = (getattr(cells, f"{name}_l0") for name in
@@ -149,8 +141,8 @@ def naive_layer(kind: str, cells: Any, x: list[Tensor]) -> list[Tensor]:
         given, kept = w @ x_t + b, u @ h + b_h
         if kind == "lstm":
             i, f, g, o = (given + kept).chunk(4)
-            c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-            h = sigmoid(o) * tanh(c)
+            c = sigmoid(f) * c + sigmoid(i) * g.tanh()
+            h = sigmoid(o) * c.tanh()
         else:
             h = gru(given, kept, h)
         out.append(h)

@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-import numpy as np
 import pytest
 import torch
 from hydra.utils import get_object
@@ -26,7 +23,6 @@ from pe_lab.check.encodings import cache_gap
 from pe_lab.check.models import CHECKS as OF_A_MODEL
 from pe_lab.check.models import LENGTH, MAX_LEN, PLACE, tokens
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.schema import Config
 from pe_lab.core.errors import UsageError
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_and_print
@@ -108,19 +104,14 @@ def words(name: str, *more: str) -> list[str]:
     ]
 
 
-@cache
-def job(name: str) -> Config:
-    (made,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2"))
-    return made
-
-
 @every_model
 def test_a_run_and_what_is_done_with_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     monkeypatch.chdir(tmp_path)
-    found = run_and_print(plan(replace(job(name), eval=replace(job(name).eval, generate=True))))
+    (job,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2", "eval.generate=true"))
+    found = run_and_print(plan(job))
     folder = the_run(Path("runs"))
     assert state(folder)["state"] == "finished"
     assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]
@@ -130,9 +121,5 @@ def test_a_run_and_what_is_done_with_it(
         assert error == found["metrics"][f"{split}/error"]
         assert 0 <= found["metrics"][f"{split}/error_generated"] <= 1
     if two_parts(name) or not any(isinstance(m, Attention) for m in trained.model.modules()):
-        with pytest.raises(UsageError, match=f"is of model={name}"):
+        with pytest.raises(UsageError):
             inspect_run(folder)
-        return
-    for head in inspect_run(folder).heads:
-        sums = head.maps["attention"].sum(-1)
-        assert sums == pytest.approx(np.ones_like(sums), abs=1e-5)

@@ -66,30 +66,20 @@ def composed(parts: list[PositionalEncoding], given: tuple[Tensor, ...]) -> Tens
     q, k, v, x, pos = given
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
     seen = AttentionInputs(x, q, k, v, pos, pos)
-    plain = q @ k.mT / q.shape[-1] ** 0.5
     rotated_q, rotated_k = q, k
     for part in parts:
         rotated_q, rotated_k = part.rotate(rotated_q, rotated_k, seen)
     logits = rotated_q @ rotated_k.mT / rotated_q.shape[-1] ** 0.5
     weighing = None
     for part in parts:
-        if part.replaces_content and "rotate" in part.hooks():
-            rotated = rotated_q @ rotated_k.mT / rotated_q.shape[-1] ** 0.5
-            logits = logits - rotated + part.logits(rotated, rotated_q, rotated_k, seen)
-        elif part.replaces_content:
-            logits = logits - plain + part.logits(plain, q, k, seen)
-        elif "rotate" in part.hooks() and "logits" in part.hooks():
-            rotated = rotated_q @ rotated_k.mT / rotated_q.shape[-1] ** 0.5
-            logits = logits + part.logits(rotated, rotated_q, rotated_k, seen) - rotated
-        else:
-            logits = logits + part.logits(plain, q, k, seen) - plain
+        read = (rotated_q, rotated_k) if "rotate" in part.hooks() else (q, k)
+        before = read[0] @ read[1].mT / read[0].shape[-1] ** 0.5
+        logits = logits - before + part.logits(before, *read, seen)
         bias = part.bias(pos, pos)
         logits = logits if bias is None else logits + bias
         weighing = part if "normalize" in part.hooks() else weighing
-    if weighing is None:
-        weights = logits.masked_fill(~mask, -torch.inf).softmax(-1)
-    else:
-        weights = weighing.normalize(logits, mask)
+    softmax = logits.masked_fill(~mask, -torch.inf).softmax(-1)
+    weights = softmax if weighing is None else weighing.normalize(logits, mask)
     out = weights @ v
     for part in parts:
         added = part.values(weights, seen)
