@@ -17,7 +17,6 @@ from docs.markdown import table
 HERE = facts.ROOT / "docs"
 README = facts.ROOT / "README.md"
 IMAGES = HERE / "img" / "encodings"
-FINGERPRINTS = IMAGES / "fingerprints.json"
 FAMILIES = {
     "baseline": "No encoding",
     "input": "At the input",
@@ -163,17 +162,12 @@ NOTICE = "<!-- Written by `make docs`: edit docs/encodings.*, tasks/ and conf/ i
 
 
 def write_pictures() -> None:
-    """Draw the encodings whose picture is missing or out of date."""
-    known = json.loads(FINGERPRINTS.read_text("utf-8"))
+    """Draw the encodings that have no picture: delete one to draw it again."""
     for name in facts.names():
-        panels, path = pictures.draw(name).panels, IMAGES / f"{name}.png"
-        expected = [pictures.fingerprint(panel) for panel in panels]
-        if not path.exists() or not pictures.same(known.get(name, []), expected):
-            path.write_bytes(pictures.png(panels))
-            known[name] = expected
+        path = IMAGES / f"{name}.png"
+        if not path.exists():
+            path.write_bytes(pictures.png(pictures.draw(name).panels))
             print(f"wrote {path.relative_to(facts.ROOT)}")
-    lines = (f"{json.dumps(name)}: {json.dumps(known[name])}" for name in facts.names())
-    FINGERPRINTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
 
 
 def with_counts(readme: str) -> str:

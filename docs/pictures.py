@@ -19,7 +19,6 @@ from torch import Tensor
 from docs import facts
 from pe_lab.models.attention import Attention
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
-from pe_lab.pe.cope import CoPE, count_positions
 from pe_lab.train.encodings import build_encodings
 
 SIDE, COLUMNS = 144, 4
@@ -101,35 +100,10 @@ def _view(panel: Panel, low: float, high: float, signed: bool) -> dict[str, Any]
     }
 
 
-def fingerprint(panel: Panel) -> dict[str, Any]:
-    """The panel's labels, its limits, mean, and its product with a fixed random matrix."""
-    values = panel.matrix.nan_to_num().double()
-    weights = torch.rand(values.shape, generator=torch.Generator().manual_seed(0)).double()
-    numbers = (values.min(), values.max(), values.mean(), (weights * values).mean())
-    return {
-        "quantity": panel.quantity,
-        "tokens": panel.tokens,
-        "head": panel.head,
-        "masked": int(panel.matrix.isnan().sum()),
-        "numbers": [float(f"{number.item():.9g}") for number in numbers],
-    }
-
-
-def same(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> bool:
-    """Whether two lists of fingerprints are of the same matrices, but for rounding."""
-    if [{**f, "numbers": None} for f in found] != [{**e, "numbers": None} for e in expected]:
-        return False
-    pairs = zip(found, expected, strict=True)
-    return all(
-        torch.allclose(torch.tensor(f["numbers"]), torch.tensor(e["numbers"]), rtol=1e-4, atol=1e-5)
-        for f, e in pairs
-    )
-
-
 LENGTH = 48
 SEED = 0
 EMBED, ROTATE, BIAS = "p(i)·p(j) / d", "q(i)·k(j) / √D", "bias"
-LOGITS, WEIGHTS, COUNT = "logit − content", "attention weight", "position p(i, j)"
+LOGITS, WEIGHTS = "logit − content", "attention weight"
 ALIKE, RANDOM = "tokens alike", "tokens random"
 
 
@@ -185,8 +159,6 @@ def _all(encodings: list[PositionalEncoding]) -> list[Panel]:
             made += draws(encoding)
     encoding = serving("logits", "normalize")
     if encoding is not None:
-        if isinstance(encoding, CoPE):
-            made += _counts(encoding)
         made += _weights(encoding) if "normalize" in encoding.hooks() else _logits(encoding)
     return made
 
@@ -252,15 +224,6 @@ def _weights(encoding: PositionalEncoding) -> list[Panel]:
         inputs = inputs_of(tokens)
         q, k = encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
         made += _panels(WEIGHTS, tokens, Attention(encoding).weights(q, k, inputs)[1])
-    return made
-
-
-def _counts(encoding: CoPE) -> list[Panel]:
-    made = []
-    for tokens in (ALIKE, RANDOM):
-        inputs = inputs_of(tokens)
-        content = _product(inputs.q_BHTD, inputs.k_BHSD)
-        made += _panels(COUNT, tokens, count_positions(content, inputs.mask_TS, encoding.npos - 1))
     return made
 
 

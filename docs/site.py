@@ -1,13 +1,10 @@
 """The hooks of mkdocs.yml, by which ``make site`` makes the documentation site.
 
-The pages are those of docs/, and README.md, CHANGELOG.md, CONTRIBUTING.md, the notebook and the
-interactive leaderboard, which are made here. No page loads anything from another host.
+The pages are those of docs/, and README.md, CHANGELOG.md, CONTRIBUTING.md and the interactive
+leaderboard, which are made here. No page loads anything from another host.
 """
 
-import io
-import json
 import re
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,12 +12,10 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from PIL import Image
 
 from pe_lab.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOK = "first_steps.ipynb"
 LEADERBOARD = "interactive.html"
 PAGES = {
     "README.md": "index.md",
@@ -28,8 +23,6 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
 }
 """Files of the repository's root -> pages of the site."""
-COLOURS = 256
-"""Of a picture on the site: its size is a tenth."""
 TERMS = "Terms are defined in docs/method.md."
 HOME = (
     'Terms are defined in <a href="method.html">How numbers are made</a>, verdicts in '
@@ -40,7 +33,6 @@ HOME = (
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     made = {page: (ROOT / name).read_text("utf-8") for name, page in PAGES.items()}
-    made[NOTEBOOK.replace("ipynb", "md")] = notebook((ROOT / "docs" / NOTEBOOK).read_text("utf-8"))
     made[LEADERBOARD] = interactive_leaderboard()
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
@@ -59,42 +51,12 @@ def _link(found: re.Match[str]) -> str:
     file, hash, anchor = target.partition("#")
     if file.startswith("../"):
         return text if text.startswith("`") else f"{text} (`{file.removeprefix('../')}`)"
-    if file == NOTEBOOK:
-        file = file.replace("ipynb", "md")
     return f"[{text}]({PAGES.get(file, file)}{hash}{anchor})"
-
-
-def on_post_build(*, config: MkDocsConfig) -> None:
-    """Leave out what no page uses: source maps and other languages; and make pictures small."""
-    site = Path(config.site_dir)
-    for path in site.rglob("*.map"):
-        path.unlink()
-    shutil.rmtree(site / "assets" / "javascripts" / "lunr")
-    for path in (site / "img").rglob("*.png"):
-        path.write_bytes(smaller(path.read_bytes()))
-
-
-def smaller(png: bytes) -> bytes:
-    """The picture with a palette."""
-    found = io.BytesIO()
-    picture = Image.open(io.BytesIO(png)).convert("RGBA")
-    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(found, "PNG", optimize=True)
-    return found.getvalue()
 
 
 def mathml(source: str, language: str, css_class: str, *_: Any, **__: Any) -> str:
     """A fence of LaTeX as MathML, which browsers draw by themselves."""
     return f'<div class="{css_class}">{convert(source, display="block")}</div>'
-
-
-def notebook(source: str) -> str:
-    """A notebook's cells as a page."""
-    parts = [
-        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
-        for cell in json.loads(source)["cells"]
-        if (text := "".join(cell["source"]))
-    ]
-    return "\n\n".join([*parts, f'<a href="{NOTEBOOK}" download>Download the notebook</a>'])
 
 
 def interactive_leaderboard() -> str:

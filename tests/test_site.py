@@ -16,7 +16,7 @@ from program import ROOT
 pytest.importorskip("material", reason="no mkdocs-material: make test-site installs it")
 __all__ = ["browser"]
 pytestmark = [NEEDS_CHROMIUM, pytest.mark.extended, pytest.mark.timeout(900)]
-LARGEST = 2_000_000
+LARGEST = 4_000_000
 """Bytes of a page with all that it loads, not compressed."""
 
 
