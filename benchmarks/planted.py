@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from pe_lab.cli.api import run as train
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.explain.diagnose import diagnose, plain_model
-from pe_lab.explain.verdict import LOSS, verdict
+from pe_lab.explain.diagnose import diagnose
+from pe_lab.explain.inspect import build_plain_model
+from pe_lab.explain.verdict import LOSS, judge
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.pe.base import AttentionInputs
@@ -252,9 +253,9 @@ def matrix(plants: list[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
     for plant in plants:
         verdicts: Counter[str] = Counter()
         for run in islice(bases(plant, runs_dir), seeds):
-            model = plain_model(run)
+            model = build_plain_model(run)
             plant.change(model, run)
-            said = verdict([diagnose(run, plant.split, model)])
+            said = judge([diagnose(run, plant.split, model)])
             verdicts[said.cause] += 1
             print(plant.name, run.path.name, "->", said.cause, said.why, flush=True)
         right = {plant.expected, *ABSTAINS}

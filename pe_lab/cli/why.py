@@ -26,7 +26,7 @@ from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Flag, parse, without_config_dir
 from pe_lab.experiment.signals import stop_on_signal, stopping
-from pe_lab.explain.cells import Cell, Diagnosed, cells_of, frame_of
+from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
@@ -79,17 +79,17 @@ def show(words: Sequence[str]) -> None:
     diagnoses = diagnose_runs(paths, options.split, force=options.force, left_out=left_out.append)
     if not diagnoses:
         raise left_out[0]
-    cells = cells_of(diagnoses)
+    cells = group_cells(diagnoses)
     if options.to is not None:
         rows = diagnosis_rows(diagnoses, suite)
         write_parquet(rows, options.to)
         runs, left = rows["run_id"].n_unique(), len(paths) - rows["run_id"].n_unique()
         print(f"{options.to}: {runs} runs, {left} left out")
     elif options.format == "json":
-        numbers = frame_of(diagnoses).to_dicts()
+        numbers = build_frame(diagnoses).to_dicts()
         print(json.dumps({"verdicts": [cell.facts() for cell in cells], "rows": numbers}))
     elif options.format == "csv":
-        print(frame_of(diagnoses).write_csv(), end="")
+        print(build_frame(diagnoses).write_csv(), end="")
     else:
         if options.format == "table" and len(cells) <= SENTENCES:
             console().print("\n".join(cell.sentence for cell in cells), soft_wrap=True)
@@ -116,7 +116,7 @@ def diagnose_runs(
         left_out: called with the error of a run that cannot be diagnosed; None: it is raised.
     """
     # Imported here: torch takes a second.
-    from pe_lab.explain.diagnose import recorded
+    from pe_lab.explain.diagnose import read_or_diagnose
 
     runs = runs_of(paths)
     names, worst = named(runs).labels, _worst_splits(runs)
@@ -128,7 +128,7 @@ def diagnose_runs(
             path, setting = Path(row["path"]), row["setting"] or ""
             try:
                 with busy(f"diagnosing {done} of {len(paths)}"):
-                    one = recorded(path, split or worst.get(setting), force=force)
+                    one = read_or_diagnose(path, split or worst.get(setting), force=force)
             except PeLabError as error:
                 if left_out is None:
                     raise

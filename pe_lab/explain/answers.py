@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints, Task
-from pe_lab.explain.hook import Intervention, Reading, intervening
+from pe_lab.explain.hook import Intervention, Reading, apply_intervention
 from pe_lab.models.base import Model
 from pe_lab.pe.positions import Numbers
 
@@ -27,7 +27,7 @@ CHUNK = 6_000
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Questions:
     """Scored answers of some sequences.
 
     Args:
@@ -63,12 +63,14 @@ class Asked:
     def apart(self) -> Numbers:
         """``distance`` in positions: how far those of two tokens differ, (n,)."""
         at, row = self.positions, self.row % len(self.positions)
-        return gap(at[row, self.place], at[row, self.place - self.distance], at.ndim - 2)
+        return distance_between(
+            at[row, self.place], at[row, self.place - self.distance], at.ndim - 2
+        )
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def chunks(self) -> Iterator["Asked"]:
+    def chunks(self) -> Iterator["Questions"]:
         """The same answers, some sequences at a time."""
         size = max(1, CHUNK // self.batch.tokens.shape[1])
         for start in range(0, len(self.batch), size):
@@ -79,15 +81,15 @@ class Asked:
             batch = self.batch.take(rows)
             yield replace(some, batch=batch, positions=positions, row=some.row - start)
 
-    def only(self, chosen: Bools) -> "Asked":
+    def only(self, chosen: Bools) -> "Questions":
         """Some of the answers, of the same sequences."""
-        return Asked(
+        return Questions(
             self.task, self.batch, self.positions, self.row[chosen], self.place[chosen],
             self.held[chosen], self.wrong[chosen], self.wrong_target[chosen],
         )  # fmt: skip
 
 
-def asked(task: Task, split: str, batch: Batch, positions: Numbers) -> Asked | None:
+def find_questions(task: Task, split: str, batch: Batch, positions: Numbers) -> Questions | None:
     """All scored answers of the first sequences of a split; None: the task does not say which
     tokens hold them."""
     enough = round(ANSWERS / max(float(batch.scored.sum(1).mean()), 1))
@@ -111,10 +113,10 @@ def asked(task: Task, split: str, batch: Batch, positions: Numbers) -> Asked | N
             other = others[rng.integers(len(others))]
             wrong[answer], wrong_target[answer] = held[other], target[other]
     shown = positions if len(positions) == 1 else positions[:n]
-    return Asked(task, batch, shown, row, place, held, wrong, wrong_target)
+    return Questions(task, batch, shown, row, place, held, wrong, wrong_target)
 
 
-def gap(one: Numbers, other: Numbers, axes: int) -> Numbers:
+def distance_between(one: Numbers, other: Numbers, axes: int) -> Numbers:
     """How far positions differ, the largest of several ids.
 
     Args:
@@ -130,34 +132,36 @@ def _last(held: Bools) -> Ints:
     return found
 
 
-Made = Callable[[Asked], Intervention]
+MakeIntervention = Callable[[Questions], Intervention]
 """An intervention on some sequences."""
 
 
 @torch.no_grad()
-def predicted(
+def predict(
     model: Model,
-    questions: Asked,
-    make: Made = lambda part: Intervention(),
-    read: Callable[[Asked], Reading] | None = None,
+    questions: Questions,
+    make: MakeIntervention = lambda part: Intervention(),
+    read: Callable[[Questions], Reading] | None = None,
 ) -> Tensor:
     """The logits (n, V) of the answers under an intervention."""
     found = []
     for part in questions.chunks():
         tokens, positions = torch.from_numpy(part.batch.tokens), torch.from_numpy(part.positions)
-        with intervening(model, make(part), read and read(part)):
+        with apply_intervention(model, make(part), read and read(part)):
             hidden = model(tokens, positions)
         found.append(model.unembed(hidden[part.row, part.place]).float())
     return torch.cat(found)
 
 
-def wrong(questions: Asked, logits: Tensor) -> Bools:
+def mark_wrong(questions: Questions, logits: Tensor) -> Bools:
     """Which answers are wrong, (n,), by their logits (n, V)."""
     right = questions.task.correct(logits, torch.from_numpy(questions.target))
     found: Bools = (~(right & ~logits.isnan().any(-1))).numpy()
     return found
 
 
-def wrongly(model: Model, questions: Asked, make: Made = lambda part: Intervention()) -> Bools:
+def find_wrong(
+    model: Model, questions: Questions, make: MakeIntervention = lambda part: Intervention()
+) -> Bools:
     """Which answers are wrong under an intervention, (n,)."""
-    return wrong(questions, predicted(model, questions, make))
+    return mark_wrong(questions, predict(model, questions, make))

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.explain.record import Diagnosis
-from pe_lab.explain.verdict import Verdict, fails, verdict
+from pe_lab.explain.verdict import Verdict, fails, judge
 
 COLUMNS: dict[str, Any] = {
     **dict.fromkeys(("path", "task", "pe"), pl.String),
@@ -47,7 +47,7 @@ class Cell:
     @cached_property
     def verdict(self) -> Verdict:
         """What its seeds say."""
-        return verdict([one.diagnosis for one in self.seeds])
+        return judge([one.diagnosis for one in self.seeds])
 
     @property
     def sentence(self) -> str:
@@ -69,7 +69,7 @@ class Cell:
         return {**about, **asdict(self.verdict), "sentence": self.sentence}
 
 
-def cells_of(found: Iterable[Diagnosed]) -> list[Cell]:
+def group_cells(found: Iterable[Diagnosed]) -> list[Cell]:
     """The cells, in the order of their first run."""
     cells: dict[tuple[str, str, str], list[Diagnosed]] = {}
     for one in found:
@@ -77,7 +77,7 @@ def cells_of(found: Iterable[Diagnosed]) -> list[Cell]:
     return [Cell(*key, seeds) for key, seeds in cells.items()]
 
 
-def frame_of(found: Iterable[Diagnosed]) -> pl.DataFrame:
+def build_frame(found: Iterable[Diagnosed]) -> pl.DataFrame:
     """A row for each number of each run."""
     rows = [
         {"path": str(one.path), "task": one.task, "pe": one.label, "seed": one.seed,

@@ -21,25 +21,32 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.task import TRAIN, Bools
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.explain.answers import Asked, Made, asked, predicted, wrong, wrongly
+from pe_lab.explain.answers import (
+    MakeIntervention,
+    Questions,
+    find_questions,
+    find_wrong,
+    mark_wrong,
+    predict,
+)
 from pe_lab.explain.hook import Intervention
-from pe_lab.explain.inspect import require_attention
+from pe_lab.explain.inspect import build_plain_model, require_attention
 from pe_lab.explain.interventions import (
     Head,
     NotClampedError,
-    distances_clamped,
-    far_masked,
-    fewer_keys,
-    forced,
-    in_trained_positions,
-    log_scaled,
-    scaled,
-    source_masked,
-    terms_clamped,
-    usual_penalty,
+    clamp_distances,
+    clamp_positions,
+    clamp_terms,
+    drop_keys,
+    force_attention,
+    lift_penalty,
+    mask_far_keys,
+    mask_source,
+    scale_by_log_n,
+    scale_logits,
 )
-from pe_lab.explain.measures import QUANTITIES, attended
-from pe_lab.explain.record import METHOD, Diagnosis, Row, keep, read_diagnoses
+from pe_lab.explain.measures import QUANTITIES, measure_attention
+from pe_lab.explain.record import METHOD, Diagnosis, Row, read_diagnoses, record_diagnosis
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
 from pe_lab.store.run_folder import RunFolder
@@ -48,16 +55,6 @@ FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
 DRAWS = 5
 READS = 0.3
 """The mean weight on the tokens that hold the answer, in domain, from which a head reads them."""
-
-
-def plain_model(run: LoadedRun) -> Model:
-    """The run's model without kernels, which compute no logits."""
-    config = run.plan.config
-    train = replace(config.train, fast=False)  # type: ignore[type-var]
-    config = replace(config, train=train)  # type: ignore[type-var]
-    model = replace(run.plan, config=config).model()
-    model.load_state_dict(run.model.state_dict())
-    return model.eval()
 
 
 def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = None) -> Diagnosis:
@@ -78,10 +75,10 @@ def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = Non
             f"split=in_domain of {run.path} has nothing to be compared with: choose from "
             + ", ".join(split for split in run.plan.splits if split != IN_DOMAIN)
         )
-    return _Bench(run, split, plain_model(run) if model is None else model).measured()
+    return _Bench(run, split, build_plain_model(run) if model is None else model).measured()
 
 
-def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Diagnosis:
+def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = False) -> Diagnosis:
     """The diagnosis of a finished run, from its folder or measured and recorded now.
 
     Raises:
@@ -95,7 +92,7 @@ def recorded(path: Path, split: str | None = None, *, force: bool = False) -> Di
     split = run.worst_split() if split is None else split
     if split not in known:
         known[split] = diagnose(run, split)
-        keep(folder, known[split], force=force)
+        record_diagnosis(folder, known[split], force=force)
     return known[split]
 
 
@@ -108,7 +105,7 @@ class _Bench:
         task = run.plan.task
         self.reach = run.plan.positions.limit_for(task.split(TRAIN), training=True)
         drawn = {name: run.sequences(name) for name in (IN_DOMAIN, split)}
-        found = [asked(task.split(name), name, *drawn[name]) for name in drawn]
+        found = [find_questions(task.split(name), name, *drawn[name]) for name in drawn]
         if found[0] is None or found[1] is None:
             raise UsageError(
                 f"task={run.summary['task']} does not say which tokens hold an answer: choose "
@@ -116,9 +113,12 @@ class _Bench:
             )
         self.near, self.far = found[0], found[1]
         self.rows: list[Row] = []
-        logits, self.attended = attended(model, self.near)
-        logits_beyond, self.beyond = attended(model, self.far)
-        self.plain = {self.near: wrong(self.near, logits), self.far: wrong(self.far, logits_beyond)}
+        logits, self.attended = measure_attention(model, self.near)
+        logits_beyond, self.beyond = measure_attention(model, self.far)
+        self.plain = {
+            self.near: mark_wrong(self.near, logits),
+            self.far: mark_wrong(self.far, logits_beyond),
+        }
         self.heads = self._readers()
 
     def measured(self) -> Diagnosis:
@@ -145,7 +145,7 @@ class _Bench:
         if not any(encoding.reads_positions for encoding in encodings):
             if self._has_term():
                 limits = self.attended.least, self.attended.largest
-                self._intervene(name, lambda part: terms_clamped(*limits))
+                self._intervene(name, lambda part: clamp_terms(*limits))
             return
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
         if self.near.positions.ndim > 2 or carried or not self.run.plan.positions.whole:
@@ -153,7 +153,7 @@ class _Bench:
         at_input = {"embed", "block_input"}
         if all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
             with suppress(NotClampedError):
-                self._intervene(name, lambda part: distances_clamped(self.reach))
+                self._intervene(name, lambda part: clamp_distances(self.reach))
             return
         self._in_trained_positions()
 
@@ -161,18 +161,18 @@ class _Bench:
         """One answer of each sequence with all positions within those of training, also with the
         oracle. Restored of the added error of these answers, and shown as of all answers."""
         heads, errors = self.heads, [float(self.plain[q].mean()) for q in (self.far, self.near)]
-        moved = [in_trained_positions(q, self.reach) for q in (self.far, self.near)]
+        moved = [clamp_positions(q, self.reach) for q in (self.far, self.near)]
         plain = [
-            float(wrongly(self.model, replace(m, positions=q.positions)).mean())
+            float(find_wrong(self.model, replace(m, positions=q.positions)).mean())
             for m, q in zip(moved, (self.far, self.near), strict=True)
         ]
-        makes: dict[str, Made] = {
+        makes: dict[str, MakeIntervention] = {
             "positions clamped": lambda part: Intervention(),
-            "positions clamped and oracle": lambda part: forced(part, part.held, heads),
+            "positions clamped and oracle": lambda part: force_attention(part, part.held, heads),
         }
         for name, make in makes.items():
             change = [
-                float(wrongly(self.model, m, make).mean()) - before
+                float(find_wrong(self.model, m, make).mean()) - before
                 for m, before in zip(moved, plain, strict=True)
             ]
             added = plain[0] - plain[1]
@@ -184,19 +184,19 @@ class _Bench:
         keys, reach, heads = self.keys, self.reach, self.heads
         if self._has_term():
             usual = self._lost_terms()
-            self._intervene("usual penalty", lambda part: usual_penalty(part, usual))
+            self._intervene("usual penalty", lambda part: lift_penalty(part, usual))
         windows = [layer.attention.window for layer in _layers(self.model)]
         more_keys = any(window is None or window > keys for window in windows)
         if more_keys:
             self._add("fewer keys", "intervention", self._fewer)
-        self._intervene("far keys masked", lambda part: far_masked(part, reach))
+        self._intervene("far keys masked", lambda part: mask_far_keys(part, reach))
         layers = range(len(self.model.encodings))
         for layer in layers if len(layers) > 1 else ():
-            here = partial(far_masked, trained=reach, layers=[layer])
+            here = partial(mask_far_keys, trained=reach, layers=[layer])
             self._intervene(f"far keys masked in layer {layer}", here, "detail")
         if more_keys:
-            self._intervene("logits times log n", lambda part: log_scaled(keys))
-        self._intervene("oracle", lambda part: forced(part, part.held, heads))
+            self._intervene("logits times log n", lambda part: scale_by_log_n(keys))
+        self._intervene("oracle", lambda part: force_attention(part, part.held, heads))
 
     def _lost_terms(self) -> dict[int, Tensor]:
         """The mean in domain of the term at the source, of heads in which it is lower on the split
@@ -211,8 +211,8 @@ class _Bench:
         """The factor that is best on one half of the sequences, measured on the other half."""
         found = {1.0: [self.plain[self.far], self.plain[self.near]]}
         for factor in FACTORS:
-            make = partial(_scaled, factor=factor)
-            found[factor] = [wrongly(self.model, each, make) for each in (self.far, self.near)]
+            make = partial(_scale_answers, factor=factor)
+            found[factor] = [find_wrong(self.model, each, make) for each in (self.far, self.near)]
         half = self.far.row % 2 == 0
         measured_here, near, chosen = np.zeros(len(self.far)), [], []
         for here in (half, ~half):
@@ -225,12 +225,14 @@ class _Bench:
         self.rows.append(Row("factor", "detail", float(np.mean(chosen))))
 
     def _controls(self) -> None:
-        self._intervene("source masked", source_masked, "control")
+        self._intervene("source masked", mask_source, "control")
         heads = self.heads
 
-        def follows(questions: Asked) -> Bools:
+        def follows(questions: Questions) -> Bools:
             some = questions.only(questions.wrong_target >= 0)
-            logits = predicted(self.model, some, lambda part: forced(part, part.wrong, heads))
+            logits = predict(
+                self.model, some, lambda part: force_attention(part, part.wrong, heads)
+            )
             found: Bools = logits.argmax(-1).numpy() == some.wrong_target
             return found
 
@@ -261,10 +263,10 @@ class _Bench:
             return False
         return any({"bias", "logits"} & e.hooks() for e in encodings)
 
-    def _fewer(self, questions: Asked) -> npt.NDArray[Any]:
+    def _fewer(self, questions: Questions) -> npt.NDArray[Any]:
         """The share of draws in which each answer is wrong."""
         draws = [
-            wrongly(self.model, questions, partial(fewer_keys, trained=self.keys, draw=draw))
+            find_wrong(self.model, questions, partial(drop_keys, trained=self.keys, draw=draw))
             for draw in range(DRAWS if questions is self.far else 1)
         ]
         found: npt.NDArray[Any] = np.mean(draws, axis=0)
@@ -285,10 +287,10 @@ class _Bench:
         found = [head for head, mean in mass.items() if mean >= READS]
         return found or [max(mass, key=lambda head: mass[head])]
 
-    def _intervene(self, name: str, make: Made, kind: str = "intervention") -> None:
-        self._add(name, kind, lambda questions: wrongly(self.model, questions, make))
+    def _intervene(self, name: str, make: MakeIntervention, kind: str = "intervention") -> None:
+        self._add(name, kind, lambda questions: find_wrong(self.model, questions, make))
 
-    def _add(self, name: str, kind: str, count: Callable[[Asked], npt.NDArray[Any]]) -> None:
+    def _add(self, name: str, kind: str, count: Callable[[Questions], npt.NDArray[Any]]) -> None:
         self._row(name, kind, *(_mean(count(questions)) for questions in (self.far, self.near)))
 
     def _row(self, name: str, kind: str, value: float | None, near: float | None) -> None:
@@ -300,8 +302,8 @@ class _Bench:
         self.rows.append(Row(name, kind, value, near, restored))
 
 
-def _scaled(part: Asked, factor: float) -> Intervention:
-    return scaled(factor)
+def _scale_answers(part: Questions, factor: float) -> Intervention:
+    return scale_logits(factor)
 
 
 def _layers(model: Model) -> list[Any]:

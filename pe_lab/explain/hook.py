@@ -15,7 +15,7 @@ from pe_lab.pe.base import AttentionInputs
 
 
 @dataclass(frozen=True)
-class Seen:
+class LayerAttention:
     """The attention of one layer, as an intervention sees it: rotated queries and keys, and what
     the encoding read."""
 
@@ -32,10 +32,10 @@ class Seen:
         return content
 
 
-Change = Callable[[Tensor, Seen], Tensor]
+Change = Callable[[Tensor, LayerAttention], Tensor]
 
 
-def unchanged(values: Tensor, seen: Seen) -> Tensor:
+def keep_values(values: Tensor, seen: LayerAttention) -> Tensor:
     """No change."""
     return values
 
@@ -45,15 +45,15 @@ class Intervention:
     """What is changed in every layer: the logits before the mask, and the weights after it, both
     (B, H, T, S)."""
 
-    logits: Change = unchanged
-    weights: Change = unchanged
+    logits: Change = keep_values
+    weights: Change = keep_values
 
 
-Reading = Callable[[Tensor, Tensor, Seen], None]
+Reading = Callable[[Tensor, Tensor, LayerAttention], None]
 
 
 @contextmanager
-def intervening(
+def apply_intervention(
     model: Model, intervention: Intervention, read: Reading | None = None
 ) -> Iterator[None]:
     """Within this context each pass of a plain model is one with the intervention.
@@ -67,7 +67,7 @@ def intervening(
         plain = attention.weights
 
         def weights(q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-            seen = Seen(layer, attention, q, k, inputs)
+            seen = LayerAttention(layer, attention, q, k, inputs)
             logits = intervention.logits(plain(q, k, inputs)[0], seen)
             changed = intervention.weights(attention.normalize(logits, inputs), seen)
             if read is not None:

@@ -5,11 +5,9 @@
 (63, 63)
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +18,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import Batch, Task
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.models.attention import Attention
+from pe_lab.explain.hook import Intervention, LayerAttention, apply_intervention
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
@@ -55,7 +53,7 @@ class Head:
 
     Args:
         maps: name -> (queries, T): ``attention`` weights, ``position score`` where the encoding
-            changes the logits (see trace.LayerTrace), and quantities of the encoding (``gate``
+            changes the logits (see ``layer_maps``), and quantities of the encoding (``gate``
             and ``position`` of CoPE). 0 where a query does not see a key.
         score: what heads are ranked by, see ``Inspection``.
     """
@@ -150,76 +148,26 @@ def token_means(
     return [str(token) for token in distinct[found]], means, shares
 
 
-@dataclass(frozen=True)
-class LayerTrace:
-    """Attention of one layer; each tensor is (B, H, T, T), 0 where a query does not see a key.
+def layer_maps(
+    logits_BHTS: Tensor, weights_BHTS: Tensor, seen: LayerAttention
+) -> dict[str, Tensor]:
+    """The maps of one layer, each (B, H, T, T), 0 where a query does not see a key.
 
-    ``content_BHTS`` is q_i . k_j / sqrt(D) with q and k before any rotation; ``position_BHTS`` is
-    the logits minus the content: a bias, CoPE's q_i . e[p_ij], the rotated minus the plain
-    product for rotary encodings, 0 for encodings that act at the input only. ``quantities`` are
-    what the encoding's ``trace`` returns, such as CoPE's gates and positions.
+    ``attention`` is the weights. ``position score`` is the logits minus q_i . k_j / sqrt(D) with q
+    and k before any rotation: a bias, CoPE's q_i . e[p_ij], the rotated minus the plain product
+    for rotary encodings, 0 for encodings that act at the input only. The others are what the
+    encoding's ``trace`` returns, such as CoPE's gates and positions.
     """
-
-    weights_BHTS: Tensor
-    content_BHTS: Tensor
-    position_BHTS: Tensor
-    quantities: dict[str, Tensor]
-
-
-@contextmanager
-def trace_attention(model: Model, callback: Callable[[LayerTrace], None]) -> Iterator[None]:
-    """Within this context, each forward pass over whole sequences calls ``callback`` with the
-    trace of every layer, lowest first.
-
-    The pass itself and its outputs are unchanged: what a fused kernel does not return is computed
-    a second time.
-    """
-
-    def hook(attention: Attention, args: tuple[Any, ...], output: Any) -> None:
-        callback(_trace(attention, *args))
-
-    handles = [
-        module.register_forward_hook(hook)
-        for module in model.modules()
-        if isinstance(module, Attention)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _trace(
-    attention: Attention,
-    x_BTE: Tensor,
-    pos_BS: Tensor,
-    carried: Any = None,
-    cache: Any = None,
-) -> LayerTrace:
-    if cache is not None:
-        raise ValueError("a pass with a key cache is not traced: give whole sequences")
-    inputs = attention.inputs(x_BTE, pos_BS, carried)
-    q, k = attention.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
-    logits, weights = attention.weights(q, k, inputs)
-    plain_q, plain_k = inputs.q_BHTD, inputs.k_BHSD
-    content = (plain_q * plain_q.shape[-1] ** -0.5) @ plain_k.transpose(-1, -2)
-    quantities: dict[str, Tensor] = {}
+    q, k = seen.inputs.q_BHTD, seen.inputs.k_BHSD
+    content = (q * q.shape[-1] ** -0.5) @ k.mT
+    maps = {"attention": weights_BHTS, "position score": logits_BHTS - content}
     # A combination of encodings has the quantities of its parts.
-    for part in attention.encoding.modules():
+    for part in seen.attention.encoding.modules():
         if isinstance(part, PositionalEncoding):
-            for name, values in part.trace(logits, inputs).items():
-                quantities[_unique(name, quantities)] = values
-
-    def visible(values: Tensor) -> Tensor:
-        return values.expand_as(logits).masked_fill(~inputs.mask_TS, 0)
-
-    return LayerTrace(
-        visible(weights),
-        visible(content),
-        visible(logits - content),
-        {name: visible(values) for name, values in quantities.items()},
-    )
+            for name, values in part.trace(logits_BHTS, seen.inputs).items():
+                maps[_unique(name, maps)] = values
+    hidden = ~seen.inputs.mask_TS
+    return {name: of.expand_as(logits_BHTS).masked_fill(hidden, 0) for name, of in maps.items()}
 
 
 def _unique(name: str, taken: dict[str, Tensor]) -> str:
@@ -266,12 +214,13 @@ def inspect_run(
     layers: list[list[dict[str, Map]]] = []
     pos = positions if len(positions) == 1 else positions[sample : sample + 1]
 
-    def collect(trace: LayerTrace) -> None:
-        layers.append(_maps(trace, queries, length))
+    def collect(logits: Tensor, weights: Tensor, seen: LayerAttention) -> None:
+        layers.append(_maps_of_heads(layer_maps(logits, weights, seen), queries, length))
 
-    with torch.inference_mode(), trace_attention(run.model, collect), run.autocast():
-        hidden = run.model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
-        logits = run.model.unembed(hidden[0, scored]).float()
+    model = build_plain_model(run)
+    with torch.inference_mode(), apply_intervention(model, Intervention(), collect), run.autocast():
+        hidden = model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
+        logits = model.unembed(hidden[0, scored]).float()
     task = run.plan.task.split(split)
     names = [name for layer in layers for name in layer[0] if name not in STANDARD_MAPS]
     bare = Inspection(
@@ -291,6 +240,16 @@ def inspect_run(
     ]
     # Heads whose score is nan come last.
     return replace(bare, heads=sorted(heads, key=lambda h: -np.nan_to_num(h.score, nan=-1)))
+
+
+def build_plain_model(run: LoadedRun) -> Model:
+    """The run's model without kernels, which compute no logits."""
+    config = run.plan.config
+    train = replace(config.train, fast=False)  # type: ignore[type-var]
+    config = replace(config, train=train)  # type: ignore[type-var]
+    model = replace(run.plan, config=config).model()
+    model.load_state_dict(run.model.state_dict())
+    return model.eval()
 
 
 def require_attention(run: LoadedRun) -> None:
@@ -314,19 +273,16 @@ def _selected_queries(length: int, scored: npt.NDArray[np.int64], query: int | N
     return sorted({*selected.tolist(), *([] if query is None else [query])})
 
 
-def _maps(trace: LayerTrace, queries: Sequence[int], length: int) -> list[dict[str, Map]]:
-    """The maps of each head of a layer; a position score of zeros is left out."""
-    tensors = {
-        "attention": trace.weights_BHTS,
-        "position score": trace.position_BHTS,
-        **trace.quantities,
-    }
+def _maps_of_heads(
+    maps: dict[str, Tensor], queries: Sequence[int], length: int
+) -> list[dict[str, Map]]:
+    """The maps of each head; a position score of zeros is left out."""
     rows = {
         name: values[0, :, queries, :length].float().cpu().numpy()
-        for name, values in tensors.items()
+        for name, values in maps.items()
         if name != "position score" or bool(values.any())
     }
-    heads = range(trace.weights_BHTS.shape[1])
+    heads = range(maps["attention"].shape[1])
     return [{name: values[head] for name, values in rows.items()} for head in heads]
 
 

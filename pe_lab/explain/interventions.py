@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Bools
-from pe_lab.explain.answers import Asked, gap
-from pe_lab.explain.hook import Intervention, Seen
+from pe_lab.explain.answers import Questions, distance_between
+from pe_lab.explain.hook import Intervention, LayerAttention
 
 NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
@@ -30,28 +30,28 @@ class NotClampedError(Exception):
     """An encoding reads more than the positions that are moved."""
 
 
-def answers_rows(values: Tensor, part: Asked) -> Tensor:
+def rows_of_answers(values: Tensor, part: Questions) -> Tensor:
     """The rows of the queries that answer, (n, H, S)."""
     rows: Tensor = values[part.row, :, part.place]
     return rows
 
 
-def with_rows(values: Tensor, part: Asked, rows: Tensor) -> Tensor:
+def replace_rows(values: Tensor, part: Questions, rows: Tensor) -> Tensor:
     """``values`` with these rows of the queries that answer."""
     changed = values.expand(len(part.batch), *values.shape[1:]).clone()
     changed[part.row, :, part.place] = rows.to(changed.dtype)
     return changed
 
 
-def scaled(factor: float) -> Intervention:
+def scale_logits(factor: float) -> Intervention:
     """All logits times a factor: a lower temperature."""
     return Intervention(lambda logits, seen: logits * factor)
 
 
-def log_scaled(trained: int) -> Intervention:
+def scale_by_log_n(trained: int) -> Intervention:
     """Logits of a query that sees n keys times log n / log of the keys in training, at least 1."""
 
-    def change(logits: Tensor, seen: Seen) -> Tensor:
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
         n = torch.arange(1, logits.shape[-1] + 1)[-logits.shape[-2] :]
         growth = (n.log() / math.log(trained)).clamp(min=1)
         return logits * growth[:, None]
@@ -59,7 +59,9 @@ def log_scaled(trained: int) -> Intervention:
     return Intervention(change)
 
 
-def far_masked(part: Asked, trained: int, layers: Sequence[int] | None = None) -> Intervention:
+def mask_far_keys(
+    part: Questions, trained: int, layers: Sequence[int] | None = None
+) -> Intervention:
     """Keys beyond the trained distance, in positions, are hidden, but for those that hold the
     answer.
 
@@ -67,18 +69,18 @@ def far_masked(part: Asked, trained: int, layers: Sequence[int] | None = None) -
         layers: in these only; None: in all.
     """
     t, at = part.batch.tokens.shape[1], part.positions
-    far = torch.from_numpy(gap(at[:, :, None], at[:, None], at.ndim - 2) >= trained)
+    far = torch.from_numpy(distance_between(at[:, :, None], at[:, None], at.ndim - 2) >= trained)
     hidden = far.tril()[:, None].expand(len(part.batch), 1, t, t).clone()
     hidden[part.row, 0, part.place] &= ~torch.from_numpy(part.held)
     return _hiding(hidden, layers)
 
 
-def source_masked(part: Asked) -> Intervention:
+def mask_source(part: Questions) -> Intervention:
     """The tokens that hold the answer are hidden from the query that answers."""
     return _hiding(_of_answers(part, part.held))
 
 
-def fewer_keys(part: Asked, trained: int, draw: int) -> Intervention:
+def drop_keys(part: Questions, trained: int, draw: int) -> Intervention:
     """A query that answers sees as many keys as in training: those that hold the answer with the
     token before each, the last ones, and others at random."""
     rng = generator(draw, "fewer keys")
@@ -93,7 +95,7 @@ def fewer_keys(part: Asked, trained: int, draw: int) -> Intervention:
     return _hiding(_of_answers(part, hidden))
 
 
-def _of_answers(part: Asked, hidden: Bools) -> Tensor:
+def _of_answers(part: Questions, hidden: Bools) -> Tensor:
     t = part.batch.tokens.shape[1]
     found = torch.zeros(len(part.batch), 1, t, t, dtype=torch.bool)
     found[part.row, 0, part.place] = torch.from_numpy(hidden)
@@ -101,7 +103,7 @@ def _of_answers(part: Asked, hidden: Bools) -> Tensor:
 
 
 def _hiding(hidden: Tensor, layers: Sequence[int] | None = None) -> Intervention:
-    def change(logits: Tensor, seen: Seen) -> Tensor:
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
         if layers is not None and seen.layer not in layers:
             return logits
         return logits.masked_fill(hidden, NEVER)
@@ -109,27 +111,27 @@ def _hiding(hidden: Tensor, layers: Sequence[int] | None = None) -> Intervention
     return Intervention(change)
 
 
-def forced(part: Asked, onto: Bools, heads: Sequence[Head]) -> Intervention:
+def force_attention(part: Questions, onto: Bools, heads: Sequence[Head]) -> Intervention:
     """The weights of these heads are put onto these tokens, in the shares they had of them."""
     tokens = torch.from_numpy(onto)
 
-    def change(weights: Tensor, seen: Seen) -> Tensor:
+    def change(weights: Tensor, seen: LayerAttention) -> Tensor:
         chosen = [head for layer, head in heads if layer == seen.layer]
         if not chosen:
             return weights
-        rows = answers_rows(weights, part)
+        rows = rows_of_answers(weights, part)
         kept = rows[:, chosen] * tokens[:, None]
         even = (tokens / tokens.sum(-1, keepdim=True).clamp(min=1))[:, None]
         total = kept.sum(-1, keepdim=True)
         shares = torch.where(total > 1e-9, kept / total.clamp(min=1e-9), even.to(kept.dtype))
         # An answer that no token holds is left alone.
         rows[:, chosen] = torch.where(tokens.any(-1)[:, None, None], shares, rows[:, chosen])
-        return with_rows(weights, part, rows)
+        return replace_rows(weights, part, rows)
 
     return Intervention(weights=change)
 
 
-def distances_clamped(trained: int) -> Intervention:
+def clamp_distances(trained: int) -> Intervention:
     """Keys beyond the trained distance have the logit of a query at the last trained position and
     a key at the first: for encodings that act in attention.
 
@@ -137,7 +139,7 @@ def distances_clamped(trained: int) -> Intervention:
     distance.
     """
 
-    def change(logits: Tensor, seen: Seen) -> Tensor:
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
         inputs, encoding = seen.inputs, seen.attention.encoding
         t, s = inputs.q_BHTD.shape[2], inputs.k_BHSD.shape[2]
         last = torch.full_like(inputs.pos_k_BS, trained - 1)
@@ -167,7 +169,7 @@ def distances_clamped(trained: int) -> Intervention:
     return Intervention(change)
 
 
-def position_term(seen: Seen) -> Tensor:
+def compute_term(seen: LayerAttention) -> Tensor:
     """What the encoding adds to the product of rotated queries and keys, (B, H, T, S)."""
     encoding, content = seen.attention.encoding, seen.content
     term = encoding.logits(content, seen.q_BHTD, seen.k_BHSD, seen.inputs) - content
@@ -175,7 +177,7 @@ def position_term(seen: Seen) -> Tensor:
     return term if bias is None else term + bias
 
 
-def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
+def clamp_terms(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
     """The encoding's term is kept within its range in domain: for encodings that read the context,
     such as gates.
 
@@ -183,14 +185,14 @@ def terms_clamped(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) ->
         least, largest: layer -> the range of each head, (H, 1, 1).
     """
 
-    def change(logits: Tensor, seen: Seen) -> Tensor:
-        term = position_term(seen)
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
+        term = compute_term(seen)
         return logits + term.clamp(least[seen.layer], largest[seen.layer]) - term
 
     return Intervention(change)
 
 
-def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
+def lift_penalty(part: Questions, usual: Mapping[int, Tensor]) -> Intervention:
     """The encoding's term, at the tokens that hold the answer alone, is at least its mean there in
     domain.
 
@@ -199,16 +201,16 @@ def usual_penalty(part: Asked, usual: Mapping[int, Tensor]) -> Intervention:
     """
     held = torch.from_numpy(part.held)[:, None]
 
-    def change(logits: Tensor, seen: Seen) -> Tensor:
-        rows = answers_rows(logits, part)
-        term = answers_rows(position_term(seen), part)
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
+        rows = rows_of_answers(logits, part)
+        term = rows_of_answers(compute_term(seen), part)
         missing = (usual[seen.layer][:, 0] - term).clamp(min=0)
-        return with_rows(logits, part, rows + missing.masked_fill(~held, 0).to(rows.dtype))
+        return replace_rows(logits, part, rows + missing.masked_fill(~held, 0).to(rows.dtype))
 
     return Intervention(change)
 
 
-def in_trained_positions(asked: Asked, trained: int) -> Asked:
+def clamp_positions(asked: Questions, trained: int) -> Questions:
     """An answer of each sequence, its query moved to the last trained position; the tokens that are
     further back than the first position are all at the first."""
     rng = generator(0, "positions")

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pe_lab.explain.answers import Asked, predicted
-from pe_lab.explain.hook import Reading, Seen
-from pe_lab.explain.interventions import Head, answers_rows, position_term
+from pe_lab.explain.answers import Questions, predict
+from pe_lab.explain.hook import LayerAttention, Reading
+from pe_lab.explain.interventions import Head, compute_term, rows_of_answers
 from pe_lab.models.base import Model
 
 QUANTITIES = ("mass", "margin", "log_odds", "count", "gap", "entropy", "first")
 
 
 @dataclass
-class Attended:
+class AttentionMeasures:
     """Measures of every answer in every head: quantity -> layer -> (n, H). Of the encoding's term
     the range, and the mean and deviation at the tokens that hold the answer: layer -> (H, 1, 1).
 
@@ -39,24 +39,26 @@ class Attended:
         return torch.stack([self.values[name][layer][:, head] for layer, head in heads]).mean(0)
 
 
-def attended(
+def measure_attention(
     model: Model,
-    questions: Asked,
-) -> tuple[Tensor, Attended]:
+    questions: Questions,
+) -> tuple[Tensor, AttentionMeasures]:
     """The logits (n, V) of the answers, and the measures of attention."""
     parts: dict[str, dict[int, list[Tensor]]] = {name: {} for name in QUANTITIES}
     terms: dict[int, list[Tensor]] = {}
 
-    def reading(part: Asked) -> Reading:
-        def read(logits: Tensor, weights: Tensor, seen: Seen) -> None:
+    def reading(part: Questions) -> Reading:
+        def read(logits: Tensor, weights: Tensor, seen: LayerAttention) -> None:
             for name, value in _quantities(logits, weights, part, seen).items():
                 parts[name].setdefault(seen.layer, []).append(value)
             terms.setdefault(seen.layer, []).append(_terms(part, seen))
 
         return read
 
-    logits = predicted(model, questions, read=reading)
-    found = Attended({k: {n: torch.cat(v) for n, v in by.items()} for k, by in parts.items()})
+    logits = predict(model, questions, read=reading)
+    found = AttentionMeasures(
+        {k: {n: torch.cat(v) for n, v in by.items()} for k, by in parts.items()}
+    )
     for layer, of_chunks in terms.items():
         each = torch.stack(of_chunks)
         found.least[layer] = each[:, 0].amin(0)[:, None, None]
@@ -68,14 +70,16 @@ def attended(
     return logits, found
 
 
-def _visible(part: Asked, seen: Seen) -> Tensor:
+def _visible(part: Questions, seen: LayerAttention) -> Tensor:
     return seen.inputs.mask_TS[part.place][:, None]
 
 
-def _quantities(logits: Tensor, weights: Tensor, part: Asked, seen: Seen) -> dict[str, Tensor]:
+def _quantities(
+    logits: Tensor, weights: Tensor, part: Questions, seen: LayerAttention
+) -> dict[str, Tensor]:
     held = torch.from_numpy(part.held)[:, None]
-    rows = answers_rows(logits, part).double().masked_fill(~_visible(part, seen), -torch.inf)
-    shares = answers_rows(weights, part).double()
+    rows = rows_of_answers(logits, part).double().masked_fill(~_visible(part, seen), -torch.inf)
+    shares = rows_of_answers(weights, part).double()
     source = rows.masked_fill(~held, -torch.inf)
     others = rows.masked_fill(held, -torch.inf)
     n_others = (~others.isneginf()).sum(-1)
@@ -92,16 +96,16 @@ def _quantities(logits: Tensor, weights: Tensor, part: Asked, seen: Seen) -> dic
     }
 
 
-def _terms(part: Asked, seen: Seen) -> Tensor:
+def _terms(part: Questions, seen: LayerAttention) -> Tensor:
     """Least and largest of the encoding's term over all visible keys of all queries; how often the
     answers are held, with the sums of the term there and of its square, (5, H)."""
     # Of one sequence where all share it, as for a bias.
-    term = position_term(seen).expand(len(part.batch), -1, -1, -1)
+    term = compute_term(seen).expand(len(part.batch), -1, -1, -1)
     hidden = ~seen.inputs.mask_TS
     least = term.masked_fill(hidden, torch.inf).amin((0, 2, 3))
     largest = term.masked_fill(hidden, -torch.inf).amax((0, 2, 3))
     held = torch.from_numpy(part.held)[:, None]
-    at_source = answers_rows(term, part).double() * held
+    at_source = rows_of_answers(term, part).double() * held
     n = held.sum((0, 2)).expand(term.shape[1])
     sums = [n, at_source.sum((0, 2)), at_source.square().sum((0, 2))]
     return torch.stack([least, largest, *sums])

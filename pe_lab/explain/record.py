@@ -78,7 +78,7 @@ def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
     return [_READ.validate_python(row) for row in rows if row["method"] == METHOD]
 
 
-def keep(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> None:
+def record_diagnosis(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> None:
     """Add a diagnosis to a run's record, in place of one of the same split.
 
     Args:

@@ -4,7 +4,7 @@ Of a seed, in this order:
 
 1. ``not learned``: the error in domain is above ``FITS``.
 2. ``generalises``: the split adds at most ``LOSS`` to it.
-3. ``cannot be diagnosed``: a control fails (``failed_control``).
+3. ``cannot be diagnosed``: a control fails (``find_failed_control``).
 4. ``not retrieval``: attention forced onto the right tokens restores less than half, and so do the
    interventions that are not told these tokens. Those also act in heads that do not read the
    answer, and before them.
@@ -101,7 +101,7 @@ class Verdict:
         return f"{begin} because {BECAUSE[self.cause]}{forced} {seeds}."
 
 
-def added(one: Diagnosis) -> float:
+def added_error(one: Diagnosis) -> float:
     """The error that the split adds."""
     plain = one.by_name["plain"]
     return (plain.value or 0.0) - (plain.in_domain or 0.0)
@@ -114,10 +114,10 @@ def fits(one: Diagnosis) -> bool:
 
 def fails(one: Diagnosis) -> bool:
     """Whether there is something to restore."""
-    return fits(one) and added(one) > LOSS
+    return fits(one) and added_error(one) > LOSS
 
 
-def failed_control(one: Diagnosis) -> str:
+def find_failed_control(one: Diagnosis) -> str:
     """Why the interventions say nothing of this model; empty where they do."""
     rows = one.by_name
     plain = rows["plain"].in_domain or 0.0
@@ -133,7 +133,7 @@ def failed_control(one: Diagnosis) -> str:
     return ""
 
 
-def causes(one: Diagnosis) -> dict[str, float]:
+def find_causes(one: Diagnosis) -> dict[str, float]:
     """The causes whose intervention restores at least half, and how much it restores."""
     plain, found, names = one.by_name["plain"].in_domain or 0.0, {}, dict(CAUSES)
     if _restored(one, "oracle") < HALF <= _restored(one, MOVED):
@@ -147,7 +147,7 @@ def causes(one: Diagnosis) -> dict[str, float]:
     return found
 
 
-def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
+def judge(seeds: Sequence[Diagnosis]) -> Verdict:
     """The verdict on the seeds of a cell: a task, an encoding and a split."""
     n = len(seeds)
     fitting = [one for one in seeds if fits(one)]
@@ -161,7 +161,7 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
         return of("not learned", n - len(fitting))
     if not failing:
         return of("generalises", len(fitting))
-    reasons = [failed_control(one) for one in failing]
+    reasons = [find_failed_control(one) for one in failing]
     fit_to_say = [one for one, why in zip(failing, reasons, strict=True) if not why]
     if len(fit_to_say) < SEEDS * len(failing):
         why, k = Counter(why for why in reasons if why).most_common(1)[0]
@@ -171,7 +171,7 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
     lost = [one for one in fit_to_say if not _retrieval(one)]
     if len(lost) >= enough:
         return of("not retrieval", len(lost))
-    found = Counter(cause for one in fit_to_say if _retrieval(one) for cause in causes(one))
+    found = Counter(cause for one in fit_to_say if _retrieval(one) for cause in find_causes(one))
     holding = [cause for cause in CAUSES if found[cause] >= enough]
     if not holding or len(fit_to_say) - len(lost) < enough:
         return of("mixed", len(fit_to_say))
@@ -181,7 +181,7 @@ def verdict(seeds: Sequence[Diagnosis]) -> Verdict:
 
 def _retrieval(one: Diagnosis) -> bool:
     """Whether the fault lies in attention or before it: something done there restores half."""
-    return _restored(one, "oracle") >= HALF or bool(UNTOLD & causes(one).keys())
+    return _restored(one, "oracle") >= HALF or bool(UNTOLD & find_causes(one).keys())
 
 
 def _restored(one: Diagnosis, name: str) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from pe_lab.core.errors import PeLabError
-from pe_lab.explain.cells import Cell, Diagnosed, cells_of
+from pe_lab.explain.cells import Cell, Diagnosed, group_cells
 from pe_lab.explain.record import read_diagnoses
 from pe_lab.store.run_folder import RunFolder
 
@@ -31,7 +31,7 @@ def recorded(runs: pl.DataFrame) -> tuple[dict[str, list[Cell]], list[str]]:
             continue
         some = [Diagnosed(Path(path), task, pe, pe, seed, one) for one in diagnoses]
         found.setdefault(setting, []).extend(some)
-    return {setting: cells_of(some) for setting, some in found.items() if some}, unread
+    return {setting: group_cells(some) for setting, some in found.items() if some}, unread
 
 
 def leading(cells: Sequence[Cell]) -> Cell:

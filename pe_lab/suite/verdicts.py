@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.core.errors import PeLabError
-from pe_lab.explain.cells import Cell, Diagnosed, cells_of
+from pe_lab.explain.cells import Cell, Diagnosed, group_cells
 from pe_lab.explain.record import METHOD, Diagnosis, Row, read_diagnoses
 from pe_lab.results.table import runs_of
 from pe_lab.results.verdicts import leading
@@ -90,7 +90,7 @@ def verdicts_of(
             continue
         known += [Diagnosed(Path(run), *places[run], one) for one in diagnoses]
     cells: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells_of(known):
+    for cell in group_cells(known):
         cells.setdefault((cell.task, cell.pe), []).append(cell)
     return {key: leading(of) for key, of in sorted(cells.items())}
 

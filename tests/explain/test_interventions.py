@@ -8,21 +8,21 @@ import pytest
 import torch
 
 from pe_lab.core.rng import generator
-from pe_lab.explain.answers import asked, predicted
-from pe_lab.explain.hook import Intervention, intervening
+from pe_lab.explain.answers import find_questions, predict
+from pe_lab.explain.hook import Intervention, apply_intervention
 from pe_lab.explain.interventions import (
-    distances_clamped,
-    far_masked,
-    fewer_keys,
-    forced,
-    in_trained_positions,
-    log_scaled,
-    scaled,
-    source_masked,
-    terms_clamped,
-    usual_penalty,
+    clamp_distances,
+    clamp_positions,
+    clamp_terms,
+    drop_keys,
+    force_attention,
+    lift_penalty,
+    mask_far_keys,
+    mask_source,
+    scale_by_log_n,
+    scale_logits,
 )
-from pe_lab.explain.measures import attended
+from pe_lab.explain.measures import measure_attention
 from pe_lab.models.attention import Attention
 from tests.trainers import planned
 
@@ -45,7 +45,7 @@ def made():
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
-        return model, asked(task, split, batch, positions)
+        return model, find_questions(task, split, batch, positions)
 
     return make
 
@@ -62,7 +62,7 @@ def seen_by(model, questions, make=lambda part: Intervention()):
 
         return read
 
-    predicted(model, questions, make, reading)
+    predict(model, questions, make, reading)
     return found
 
 
@@ -72,9 +72,9 @@ def test_no_change_leaves_the_pass_and_the_model_as_they_were(made):
     positions = torch.from_numpy(questions.positions)
     with torch.no_grad():
         before = model(tokens, positions)
-        with intervening(model, Intervention()):
+        with apply_intervention(model, Intervention()):
             assert torch.equal(model(tokens, positions), before)
-        with intervening(model, scaled(3)):
+        with apply_intervention(model, scale_logits(3)):
             assert not torch.allclose(model(tokens, positions), before)
         assert torch.equal(model(tokens, positions), before)
 
@@ -98,7 +98,7 @@ def test_what_is_asked_has_its_sources_and_another_answer(made):
 @pytest.mark.parametrize("layers", [None, [1]])
 def test_far_keys_are_hidden_but_for_the_answer(made, layers):
     model, questions = made("alibi")
-    found = seen_by(model, questions, partial(far_masked, trained=TRAINED, layers=layers))
+    found = seen_by(model, questions, partial(mask_far_keys, trained=TRAINED, layers=layers))
     places = np.arange(questions.held.shape[1])
     hidden = questions.place[:, None] - places >= TRAINED
     hidden &= ~questions.held
@@ -115,7 +115,7 @@ def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):
     model, questions = made("alibi")
     draws = []
     for draw in (0, 1):
-        make = partial(fewer_keys, trained=TRAINED, draw=draw)
+        make = partial(drop_keys, trained=TRAINED, draw=draw)
         seen = (seen_by(model, questions, make)[1][1] > 0).all(1).numpy()
         kept = questions.held | np.roll(questions.held, -1, axis=1)
         many = (questions.place + 1 > TRAINED) & (kept.sum(1) + 4 <= TRAINED)
@@ -129,7 +129,7 @@ def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):
 
 def test_the_answer_is_hidden_from_its_query_alone(made):
     model, questions = made("alibi")
-    weights = seen_by(model, questions, source_masked)[0][1].numpy()
+    weights = seen_by(model, questions, mask_source)[0][1].numpy()
     assert (weights.transpose(0, 2, 1)[questions.held] == 0).all()
     assert np.allclose(weights.sum(-1), 1, atol=1e-5)
 
@@ -137,7 +137,7 @@ def test_the_answer_is_hidden_from_its_query_alone(made):
 def test_forced_heads_read_these_tokens_in_their_own_shares(made):
     model, questions = made("rope")
     before = seen_by(model, questions)
-    after = seen_by(model, questions, lambda part: forced(part, part.held, [(0, 1)]))
+    after = seen_by(model, questions, lambda part: force_attention(part, part.held, [(0, 1)]))
     plain, changed = before[0][1], after[0][1]
     held = torch.from_numpy(questions.held)
     assert torch.equal(changed[:, 0], plain[:, 0])
@@ -154,14 +154,14 @@ def test_distances_are_clamped_as_if_each_key_were_at_most_so_far(made, pe):
     """Of the first layer, whose input does not change: the logit at distance d is that of a
     sequence in which the key has been moved to min(d, trained - 1) tokens before its query."""
     model, questions = made(pe, n=2)
-    found = seen_by(model, questions, lambda part: distances_clamped(TRAINED))[0][0]
+    found = seen_by(model, questions, lambda part: clamp_distances(TRAINED))[0][0]
     attention = model.blocks[0].attention
     captured = []
 
     def keep(logits, weights, seen):
         captured.append(seen.inputs)
 
-    with torch.no_grad(), intervening(model, Intervention(), keep):
+    with torch.no_grad(), apply_intervention(model, Intervention(), keep):
         model(torch.from_numpy(questions.batch.tokens), torch.from_numpy(questions.positions))
     x, encoding = captured[0], attention.encoding
     for n in range(0, len(questions), 3):
@@ -183,7 +183,7 @@ def test_terms_of_the_context_stay_in_their_range_in_domain(made):
     least = {layer: torch.full((2, 1, 1), -1.5) for layer in (0, 1)}
     most = {layer: torch.full((2, 1, 1), -0.5) for layer in (0, 1)}
     plain = seen_by(model, questions)[0][0]
-    found = seen_by(model, questions, lambda part: terms_clamped(least, most))[0][0]
+    found = seen_by(model, questions, lambda part: clamp_terms(least, most))[0][0]
     content = seen_by(model, questions, lambda part: Intervention(lambda _, seen: seen.content))[0][
         0
     ]
@@ -197,7 +197,7 @@ def test_the_penalty_of_the_answer_alone_is_lifted_to_its_usual_value(made):
     model, questions = made("alibi")
     usual = {layer: torch.tensor([[[-0.2]], [[-0.1]]]) for layer in (0, 1)}
     plain = seen_by(model, questions)[0][0]
-    found = seen_by(model, questions, lambda part: usual_penalty(part, usual))[0][0]
+    found = seen_by(model, questions, lambda part: lift_penalty(part, usual))[0][0]
     slopes = torch.tensor([2**-4.0, 2**-8.0])
     away = torch.from_numpy(questions.place[:, None] - np.arange(found.shape[-1]))[:, None]
     bias = -slopes[:, None] * away
@@ -210,7 +210,7 @@ def test_the_penalty_of_the_answer_alone_is_lifted_to_its_usual_value(made):
 def test_log_n_scales_only_beyond_the_trained_number_of_keys(made):
     model, questions = made("none")
     plain = seen_by(model, questions)[0][0]
-    found = seen_by(model, questions, lambda part: log_scaled(TRAINED))[0][0]
+    found = seen_by(model, questions, lambda part: scale_by_log_n(TRAINED))[0][0]
     for n, place in enumerate(questions.place):
         factor = max(1.0, math.log(place + 1) / math.log(TRAINED))
         assert torch.allclose(found[n], factor * plain[n], atol=1e-5)
@@ -218,7 +218,7 @@ def test_log_n_scales_only_beyond_the_trained_number_of_keys(made):
 
 def test_positions_are_moved_so_that_the_query_is_the_last_trained(made):
     _, questions = made("none")
-    moved = in_trained_positions(questions, TRAINED)
+    moved = clamp_positions(questions, TRAINED)
     assert sorted(moved.row) == list(range(len(questions.batch)))
     for row, place in zip(moved.row, moved.place, strict=True):
         at = moved.positions[row]
@@ -231,7 +231,7 @@ def test_positions_are_moved_so_that_the_query_is_the_last_trained(made):
 
 def test_log_odds_are_the_count_less_the_gap_and_those_of_softmax(made):
     model, questions = made("rope")
-    _, found = attended(model, questions)
+    _, found = measure_attention(model, questions)
     for layer in (0, 1):
         of = {name: values[layer] for name, values in found.values.items()}
         assert torch.allclose(of["log_odds"], of["count"] - of["gap"])

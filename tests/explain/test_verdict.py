@@ -6,7 +6,7 @@ import pytest
 
 from pe_lab.explain.cells import Cell, Diagnosed
 from pe_lab.explain.record import Diagnosis, Row
-from pe_lab.explain.verdict import verdict
+from pe_lab.explain.verdict import judge
 
 
 def diagnosis(plain=0.3, in_domain=0.0, restored=None, **rows):
@@ -45,18 +45,18 @@ CASES = {
 
 @pytest.mark.parametrize("cause", CASES)
 def test_one_seed(cause):
-    assert verdict(CASES[cause]).cause == cause
+    assert judge(CASES[cause]).cause == cause
 
 
 def test_positions_that_break_more_than_attention_are_unseen_positions():
     """The oracle restores with clamped positions alone: the layers after attention need them."""
     shares = {"oracle": 0.1, "positions clamped": 0.0, "positions clamped and oracle": 0.9}
-    assert verdict([diagnosis(restored=shares)]).cause == "unseen positions"
-    assert verdict([diagnosis(restored=shares | {"oracle": 0.9})]).cause == "mixed"
+    assert judge([diagnosis(restored=shares)]).cause == "unseen positions"
+    assert judge([diagnosis(restored=shares | {"oracle": 0.9})]).cause == "mixed"
     lost = shares | {"positions clamped and oracle": 0.4}
-    assert verdict([diagnosis(restored=lost)]).cause == "not retrieval"
+    assert judge([diagnosis(restored=lost)]).cause == "not retrieval"
     harmed = diagnosis(restored=shares, positions_clamped_and_oracle=(0.1, 0.2))
-    assert verdict([harmed]).cause == "not retrieval"
+    assert judge([harmed]).cause == "not retrieval"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_positions_that_break_more_than_attention_are_unseen_positions():
     ],
 )
 def test_a_control_that_fails_says_why(rows, why):
-    found = verdict([diagnosis(restored={"far keys masked": 1.0}, **rows)])
+    found = judge([diagnosis(restored={"far keys masked": 1.0}, **rows)])
     assert found.cause == "cannot be diagnosed"
     assert why in found.why
     assert why in found.sentence("rope", "recall", "long")
@@ -78,26 +78,26 @@ def test_a_control_that_fails_says_why(rows, why):
 def test_both_restore_and_what_took_the_log_odds_decides(count, cause):
     rows = {"log_odds": (-2.0, 4.0), "count": (count, -3.4), "gap": (count + 2, -7.4)}
     both = diagnosis(restored={"fewer keys": 0.9, "logits scaled": 0.95}, **rows)
-    assert verdict([both]).cause == cause
+    assert judge([both]).cause == cause
 
 
 def test_two_thirds_of_the_seeds_that_fail():
     far, other = CASES["far competitors"][0], CASES["mixed"][0]
     fine, unfit = CASES["generalises"][0], CASES["not learned"][0]
-    found = verdict([far, far, other, fine, unfit])
+    found = judge([far, far, other, fine, unfit])
     assert (found.cause, found.k, found.n) == ("far competitors", 2, 5)
     assert (found.fitting, found.failing) == (4, 3)
     assert "(2 of 3 seeds that fail, of 5)" in found.sentence("rope", "recall", "long")
-    assert verdict([far, other]).cause == "mixed"
-    assert verdict([fine, fine, unfit]).k == 2
-    assert verdict([unfit, unfit, far]).cause == "not learned"
+    assert judge([far, other]).cause == "mixed"
+    assert judge([fine, fine, unfit]).k == 2
+    assert judge([unfit, unfit, far]).cause == "not learned"
 
 
 def test_seeds_whose_control_fails_are_left_out_up_to_a_third():
     far = CASES["far competitors"][0]
     abstains = diagnosis(restored={"oracle": 0.0}, source_masked=(0.0, 0.0))
-    assert verdict([far, far, abstains]).cause == "far competitors"
-    found = verdict([far, abstains, abstains])
+    assert judge([far, far, abstains]).cause == "far competitors"
+    found = judge([far, abstains, abstains])
     assert (found.cause, found.k) == ("cannot be diagnosed", 2)
 
 
@@ -105,7 +105,7 @@ def test_a_seed_that_is_not_retrieval_names_no_cause():
     far = CASES["far competitors"][0]
     other = diagnosis(restored={"far keys masked": 0.4})
     lost = diagnosis(restored={"oracle": 0.2})
-    assert verdict([far, other, lost]).cause == "mixed"
+    assert judge([far, other, lost]).cause == "mixed"
 
 
 def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():

@@ -7,7 +7,7 @@ from program import assert_has, csv_rows, ran, succeeded
 from suites import COMMON, MODEL, TASK, tiny_suite
 from test_verdict import diagnosis
 
-from pe_lab.explain.record import METHOD, NAME, keep, read_diagnoses
+from pe_lab.explain.record import METHOD, NAME, read_diagnoses, record_diagnosis
 from pe_lab.results.table import read_runs
 from pe_lab.results.verdicts import recorded
 from pe_lab.store.run_folder import RunFolder
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
         for share in (0.9, 0.7):  # The last one counts.
             restored = {**FAR, "far keys masked": share}
             found = diagnosis(plain=0.4, restored=restored)
-            keep(one, replace(found, run=one.identity, split="long_x2", method=METHOD))
+            record_diagnosis(one, replace(found, run=one.identity, split="long_x2", method=METHOD))
     return made
 
 

@@ -12,9 +12,10 @@ from program import assert_refused, csv_rows, ran, start, succeeded, tiny
 import pe_lab
 from pe_lab.experiment.load_run import load
 from pe_lab.explain import diagnose as measuring
-from pe_lab.explain.answers import Asked, asked, predicted, wrongly
-from pe_lab.explain.interventions import distances_clamped, far_masked, forced
-from pe_lab.explain.measures import attended
+from pe_lab.explain.answers import Questions, find_questions, find_wrong, predict
+from pe_lab.explain.inspect import build_plain_model
+from pe_lab.explain.interventions import clamp_distances, force_attention, mask_far_keys
+from pe_lab.explain.measures import measure_attention
 from pe_lab.explain.record import NAME, read_diagnoses
 from pe_lab.store.run_folder import RunFolder
 
@@ -53,9 +54,9 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
     path = next(folder.glob("runs/flipflop/alibi/seed0*"))
     run = load(path)
     found = measuring.diagnose(run, "long_x4")
-    rows, model = found.by_name, measuring.plain_model(run)
-    questions = asked(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
-    wrong = wrongly(model, questions)
+    rows, model = found.by_name, build_plain_model(run)
+    questions = find_questions(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
+    wrong = find_wrong(model, questions)
     assert rows["plain"].value == wrong.mean()
     # Distances of 0 to 14 are trained on 15 tokens.
     beyond = questions.distance >= 15
@@ -69,12 +70,12 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
     for row in found.rows:
         if row.kind in ("intervention", "detail") and row.name != "factor" and lost > 0:
             assert row.restored == pytest.approx((rows["plain"].value - row.value) / lost)
-    far = wrongly(model, questions, lambda part: far_masked(part, 15))
+    far = find_wrong(model, questions, lambda part: mask_far_keys(part, 15))
     assert rows["far keys masked"].value == far.mean()
-    clamped = wrongly(model, questions, lambda part: distances_clamped(15))
+    clamped = find_wrong(model, questions, lambda part: clamp_distances(15))
     assert rows["distances clamped"].value == clamped.mean()
-    forced_wrong = predicted(
-        model, questions, lambda part: forced(part, part.wrong, found.heads)
+    forced_wrong = predict(
+        model, questions, lambda part: force_attention(part, part.wrong, found.heads)
     ).argmax(-1)
     some = questions.wrong_target >= 0
     follows = (forced_wrong.numpy() == questions.wrong_target)[some].mean()
@@ -83,12 +84,12 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
 
 def test_the_heads_that_read_and_their_mass(folder):
     run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
-    found, model = measuring.diagnose(run, "long_x4"), measuring.plain_model(run)
+    found, model = measuring.diagnose(run, "long_x4"), build_plain_model(run)
     mass = {}
     for split in ("in_domain", "long_x4"):
-        questions = asked(run.plan.task.split(split), split, *run.sequences(split))
-        _, seen = attended(model, questions)
-        mass[split] = seen, wrongly(model, questions)
+        questions = find_questions(run.plan.task.split(split), split, *run.sequences(split))
+        _, seen = measure_attention(model, questions)
+        mass[split] = seen, find_wrong(model, questions)
     seen, _ = mass["in_domain"]
     means = {
         (layer, head): float(of[:, head].mean())
@@ -124,18 +125,18 @@ def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monk
     everything = np.ones((4, 3), dtype=bool)
     rows = np.array([0, 0, 1, 1])
     bench.far, bench.near = (
-        Asked(None, None, None, rows, rows, everything, everything, rows) for _ in range(2)
+        Questions(None, None, None, rows, rows, everything, everything, rows) for _ in range(2)
     )
     bench.plain = {bench.far: np.ones(4), bench.near: np.zeros(4)}
-    monkeypatch.setattr(measuring, "_scaled", lambda part, factor: factor)
+    monkeypatch.setattr(measuring, "_scale_answers", lambda part, factor: factor)
 
-    def wrongly(model, questions, make):
+    def find_wrong(model, questions, make):
         right = {2.0: 0, 4.0: 1}.get(make(None))
         if questions is bench.near:
             return np.zeros(4)
         return np.ones(4) if right is None else (bench.far.row != right).astype(float)
 
-    monkeypatch.setattr(measuring, "wrongly", wrongly)
+    monkeypatch.setattr(measuring, "find_wrong", find_wrong)
     bench._temperature()
     (row, factor) = bench.rows
     assert (row.value, factor.value) == (1.0, 3.0)
@@ -143,7 +144,7 @@ def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monk
 
 def test_within_a_window_no_query_sees_more_keys_than_in_training(folder):
     run = load(next(folder.glob("runs/flipflop/alibi/seed0*")))
-    model = measuring.plain_model(run)
+    model = build_plain_model(run)
     for windows, shown in (((15, 15), False), ((15, 16), True)):
         for layer, window in zip(model.blocks, windows, strict=True):
             layer.attention.window = window
