@@ -94,7 +94,6 @@ def test_a_name_tells_two_settings_apart_also_those_of_two_sweeps() -> None:
         ["task.splits.dense.p_ignore=0.9", "task.splits.sparse.p_ignore=0.8"],
         ["task.splits.dense.p_ignore=0.8", "task.splits.sparse.p_ignore=0.9"],
         [long],
-        [long, "model.d_model=32"],
     ]
     names = [called("pe=rope", *line, sweep=sweep)["name"] for line in lines]
     assert len(set(names)) == len(lines)

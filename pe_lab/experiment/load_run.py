@@ -55,12 +55,11 @@ class LoadedRun:
         other."""
         measured = self.summary["metrics"]
         errors = {
-            split: measured.get(metric_name(split, "error"))
+            split: error
             for split in self.plan.splits
-            if split != IN_DOMAIN
+            if split != IN_DOMAIN and (error := measured.get(metric_name(split, "error"))) is not None
         }
-        found = {split: error for split, error in errors.items() if error is not None}
-        return max(found, key=lambda split: found[split], default=IN_DOMAIN)
+        return max(errors, key=lambda split: errors[split], default=IN_DOMAIN)
 
     def answers(self, split: str) -> Answers:
         """The model's answers to all sequences of a split, from which its summary was made."""
