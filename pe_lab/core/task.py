@@ -22,8 +22,6 @@ from pe_lab.core.suggest import did_you_mean
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
-MAX_WORDS_SHOWN = 40
-"""Words of a vocabulary shown in a message: a Chinese text has thousands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +186,6 @@ class Task(ABC):
         places = np.full((*batch.tokens.shape, int(held.sum(axis=1).max(initial=0))), -1)
         places[row[answer], place[answer], nth] = source
         return places
-
-    @property
-    def shown_vocab(self) -> str:
-        """The vocabulary in a message: ``a b c .. (26 words)`` where it is long."""
-        more = f" .. ({len(self.vocab)} words)" if len(self.vocab) > MAX_WORDS_SHOWN else ""
-        return " ".join(self.vocab[:MAX_WORDS_SHOWN]) + more
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, as a user reads it."""

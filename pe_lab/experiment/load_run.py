@@ -57,7 +57,8 @@ class LoadedRun:
         errors = {
             split: error
             for split in self.plan.splits
-            if split != IN_DOMAIN and (error := measured.get(metric_name(split, "error"))) is not None
+            if split != IN_DOMAIN
+            and (error := measured.get(metric_name(split, "error"))) is not None
         }
         return max(errors, key=lambda split: errors[split], default=IN_DOMAIN)
 

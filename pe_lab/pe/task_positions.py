@@ -154,7 +154,7 @@ class Rows(Positions):
             what = "this task has no separator" if word is None else f"{word} is not in it"
             raise ValueError(
                 f"positions=rows needs a word that begins a row, and {what}: set "
-                f"positions.separator to a word of the vocabulary ({task.shown_vocab})"
+                f"positions.separator to a word of the vocabulary ({' '.join(task.vocab[:40])})"
             )
         bound = copy(self)
         bound.token = task.vocab.index(word)

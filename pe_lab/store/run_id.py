@@ -82,8 +82,8 @@ def _recorded_target(section: Mapping[str, Any]) -> str:
 
 
 def _with_recorded_target(section: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"_target_": _recorded_target(section)} if "_target_" in section else {}
-    return {**section, **found}
+    named = {"_target_": _recorded_target(section)} if "_target_" in section else {}
+    return {**section, **named}
 
 
 def excluded(key: str) -> bool:

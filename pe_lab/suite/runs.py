@@ -83,8 +83,8 @@ def select_steps(
             for base, entry in pairs
             if entry is not None and (not entries or base in entries or entry in entries)
         ]
-        asked = [phase for phase in phases if {*group.phases} == {TUNING, SCORE}]
-        of_phases = [phase for phase in PHASES if phase in (asked or group.phases)]
+        named_phases = [phase for phase in phases if {*group.phases} == {TUNING, SCORE}]
+        of_phases = [phase for phase in PHASES if phase in (named_phases or group.phases)]
         wanted = (not parts or number in parts) and (not phases or {*of_phases} <= {*phases})
         steps += [
             Step(at, number, task, phase, chosen, group.seeds)

@@ -35,12 +35,12 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 RUN = ("task", "entry", "seed", "run_id", "lr", "split")
 
 
-def diagnosis_rows(found: Sequence[Diagnosed], suite: Suite) -> pl.DataFrame:
+def diagnosis_rows(diagnosed: Sequence[Diagnosed], suite: Suite) -> pl.DataFrame:
     """Return the rows of these diagnoses, less those of runs that the suite does not score."""
-    runs = rows_of(suite, runs_of(one.path for one in found)).unique("run_id")
+    runs = rows_of(suite, runs_of(one.path for one in diagnosed)).unique("run_id")
     places = {run["run_id"]: run for run in runs.iter_rows(named=True)}
     rows = []
-    for one in found:
+    for one in diagnosed:
         name = "-".join(one.path.absolute().parts[-3:])
         facts: dict[str, Any] = {"task": one.task, "entry": one.label, "suite": None, "lr": None}
         if name in places:

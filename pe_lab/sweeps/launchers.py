@@ -50,10 +50,10 @@ def check_launcher(cfg: DictConfig) -> None:
     """
     module = cfg.hydra.launcher._target_.rpartition(".")[0]
     try:
-        found = find_spec(module)
+        spec = find_spec(module)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         package = module.split(".")[1].replace("_", "-")
         raise UsageError(
             f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {package}, which "
