@@ -1,7 +1,6 @@
-"""What an encoding needs of a transformers model: its attention, its mask, its cache and hooks.
+"""What an encoding needs of a transformers model: its attention, and hooks before its modules.
 
-Shape letters: B batch, T new tokens, S tokens including the cached ones, E model width, H heads,
-D head width, N layers.
+Shape letters: B batch, T tokens, E model width, H heads, D head width.
 """
 
 import inspect
@@ -11,137 +10,68 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from pe_lab.core.errors import UsageError
-from pe_lab.hf.padding import (
-    default_positions,
-    left_padding,
-    mask_of,
-    refuse_jumps,
-    without_padding,
-)
 from pe_lab.models.attention import Attention
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
 from pe_lab.train.kernels import use_kernels
 
+# Of the attention function, of the key of config.json, and of what a layer of attention gets.
 NAME = "pe_lab"
-"""Of the attention function, of the key of config.json, and of what a layer of attention gets."""
 
 
 @dataclass
-class Call:
-    """What one pass of the model has in common for all layers.
+class Pass:
+    """What the layers have in common in one pass: the ``layer_state`` of the layer below."""
 
-    ``tokens_BS`` and ``pos_BS`` include the cached tokens, ``padding_B`` counts the tokens of
-    padding before each sequence (None: there are none), and ``carried`` is the ``layer_state`` of
-    the layer below.
-    """
-
-    tokens_BS: Tensor
-    pos_BS: Tensor
-    padding_B: Tensor | None
     carried: Any = None
-    embedding: bool = True
-    """Whether the next call of the token embeddings is the model's own."""
 
 
 class EncodedAttention(nn.Module):
     """What ``attach`` adds to the attention of one layer: the encoding, and pe-lab's attention."""
 
-    def __init__(self, encoding: PositionalEncoding, window: int | None, layer: int) -> None:
+    def __init__(self, encoding: PositionalEncoding, window: int | None) -> None:
         super().__init__()
-        self.attention, self.layer = Attention(encoding, window), layer
-        self.call: Call | None = None
-        self.seen: tuple[Tensor, Tensor, Any, int] | None = None
+        self.attention, self.current = Attention(encoding, window), Pass()
+        self.layer_input: tuple[Tensor, Tensor] | None = None
         use_kernels(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves follow the model, to half precision excepted: angles would be wrong in it."""
 
-        def kept(tensor: Tensor) -> Tensor:
+        def moved(tensor: Tensor) -> Tensor:
             changed = fn(tensor)
             narrowed = changed.is_floating_point() and changed.dtype.itemsize < 4
             return tensor.to(changed.device) if narrowed else changed
 
-        return super()._apply(kept, recurse)
+        return super()._apply(moved, recurse)
 
     @property
     def encoding(self) -> PositionalEncoding:
         return self.attention.encoding
 
-    @property
-    def carries(self) -> bool:
-        """Whether the encoding passes a state from layer to layer."""
-        return self.encoding.carries
-
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, padding_B: Tensor | None, scaling: float, p: float
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, p: float) -> Tensor:
         """The averaged values, (B, H, T, D).
 
         Args:
-            q, k, v: after the model's projections, (B, H, T, D) and (B, H, S, D), fewer heads of
-                keys where they are grouped; not rotated.
+            q, k, v: after the model's projections, (B, H, T, D), fewer heads of keys where they are
+                grouped; not rotated.
             scaling: what the model multiplies q . k by.
             p: dropout of the attention weights.
         """
-        assert self.call is not None
-        assert self.seen is not None
-        (x_BTE, pos_BS, cache, n_layers), self.seen = self.seen, None
-        t, s, call = q.shape[2], k.shape[2], self.call
-        x_BSE, carried = self._extended(cache, n_layers, widened(x_BTE), call.carried)
+        assert self.layer_input is not None
+        (x_BTE, pos_BT), self.layer_input = self.layer_input, None
         k, v = (widened(y).repeat_interleave(q.shape[1] // k.shape[1], 1) for y in (k, v))
         # The hooks divide by the root of D themselves.
         q = widened(q) * (scaling * q.shape[-1] ** 0.5)
         self.attention.p = p
-
-        def part(rows: Any, skipped: int) -> Tensor:
-            new, keys = slice(-min(t, s - skipped), None), slice(skipped, None)
-            inputs = AttentionInputs(
-                x_BSE[rows, keys], q[rows, :, new], k[rows, :, keys], v[rows, :, keys],
-                pos_BS[rows, keys][:, new], pos_BS[rows, keys], carried, self.attention.window,
-            )  # fmt: skip
-            mixed, state = self.attention.attend(inputs)
-            call.carried = state[:, -t:] if isinstance(state, Tensor) else state
-            return mixed
-
-        if padding_B is not None and self.carries:
-            raise UsageError(
-                "this encoding carries a state from layer to layer, which takes no padding before "
-                "a sequence: pad at the end, or run one sequence at a time"
-            )
-        return without_padding(padding_B, q, s, part)
-
-    def _extended(
-        self, cache: Any, n_layers: int, x_BTE: Tensor, carried: Any
-    ) -> tuple[Tensor, Any]:
-        """The inputs of all tokens and the state of the layer below, cached ones first."""
-        b, t = x_BTE.shape[:2]
-        state = (
-            x_BTE.new_empty(b, t, 0) if carried is None else carried.expand(b, *carried.shape[1:])
+        inputs = AttentionInputs(
+            widened(x_BTE), q, k, v, pos_BT, pos_BT, self.current.carried, self.attention.window
         )
-        x, states = extended(
-            cache, n_layers + self.layer, x_BTE[:, None], state.flatten(2)[:, None]
-        )
-        whole = states[:, 0].unflatten(2, state.shape[2:])
-        return x[:, 0], None if carried is None else whole
-
-
-def extended(cache: Any, index: int, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """These rows (B, 1, T, ..) after the cached ones.
-
-    They are further layers of the model's own cache, so that beam search and cropping treat them
-    as keys and values.
-    """
-    if cache is None:
-        return first, second
-    while len(cache.layers) <= index:
-        cache.layers.append(DynamicLayer())
-    return cache.layers[index].update(first, second)
+        mixed, self.current.carried = self.attention.attend(inputs)
+        return mixed
 
 
 def attend(
@@ -156,22 +86,18 @@ def attend(
     **_: Any,
 ) -> tuple[Tensor, None]:
     """pe-lab's attention, as a function of transformers' ``AttentionInterface``."""
-    if attention_mask is not None and attention_mask.dim() != 1:
+    if attention_mask is not None or softcap is not None or not module.is_causal:
         raise UsageError(
-            "a mask of pairs of tokens is not supported: give an attention_mask of one number for "
-            "each token, or none"
-        )
-    if softcap is not None:
-        raise UsageError(
-            f"attn_logit_softcapping={softcap} is not supported: set it to None in the config"
+            "attention is causal here, without masks of pairs and attn_logit_softcapping: leave "
+            "them out of the call and of the config"
         )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    mixed = module.pe_lab(query, key, value, attention_mask, scaling, dropout)
+    mixed = module.pe_lab(query, key, value, scaling, dropout)
     return mixed.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
-class Nothing(nn.Module):
-    """The model's own positions, gone: a rotation by nothing, or a position of zero."""
+class NoPositions(nn.Module):
+    """In the place of the model's own positions: a rotation by nothing, or a position of zero."""
 
     def __init__(self, added: bool) -> None:
         super().__init__()
@@ -186,106 +112,77 @@ class Nothing(nn.Module):
         return one, torch.zeros_like(one)
 
 
+def add_encoding(layer: Any, encoding: PositionalEncoding, config: Any) -> None:
+    """Put an encoding into a layer, with hooks where it acts."""
+    attention = attention_of(layer)
+    window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
+    added = EncodedAttention(encoding, window).train(attention.training)
+    attention.pe_lab = added.to(next(attention.parameters()).device)
+    # In tuples, so that they are no further submodules.
+    layer.pe_lab = layer.mlp.pe_lab = (added,)
+    attention.register_forward_pre_hook(enter_attention, with_kwargs=True)
+    if "block_input" in encoding.hooks():
+        layer.register_forward_pre_hook(enter_block, with_kwargs=True)
+    if "update_state" in encoding.hooks():
+        layer.mlp.register_forward_pre_hook(enter_feed_forward)
+
+
+def remove_positions(base: Any) -> None:
+    """Replace the model's own positions, and have ``begin_pass`` run before it."""
+    table = hasattr(base, "wpe")
+    setattr(base, "wpe" if table else "rotary_emb", NoPositions(added=table))
+    base.register_forward_pre_hook(begin_pass, with_kwargs=True)
+    base.register_forward_hook(end_pass)
+
+
 # Hooks are functions of their module alone, so that copies of a model have hooks of their own.
 
 
-def begin(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Before a pass of the model: positions, padding and the cache."""
+def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Before a pass of the model: positions, and the encoding of the token embeddings."""
     kwargs = {**dict(zip(inspect.signature(base.forward).parameters, args, strict=False)), **kwargs}
-    layers: list[EncodedAttention] = [encoded(layer) for layer in decoder_layers(base)]
-    if base.training and getattr(base, "gradient_checkpointing", False) and layers[0].carries:
-        raise UsageError(
-            "this encoding carries a state from layer to layer, which gradient checkpointing would "
-            "lose: call model.gradient_checkpointing_disable()"
-        )
-    ids: Any = kwargs.get("input_ids")
-    embedded: Any = kwargs.get("inputs_embeds")
-    if ids is None and embedded is None:
-        return (), kwargs  # transformers says so
-    if ids is None and "embed" in layers[0].encoding.hooks():
-        raise UsageError(
-            "this encoding changes token embeddings: give input_ids, not inputs_embeds"
-        )
-    if ids is None:
-        ids = torch.zeros(embedded.shape[:2], dtype=torch.long, device=embedded.device)
-    older = kwargs.pop("past_key_values", None)
-    cache = kwargs.get("cache") if older is None else older
-    wanted = kwargs.get("use_cache")
-    if cache is None and (
-        base.config.use_cache and not base.training if wanted is None else wanted
-    ):
-        cache = DynamicCache()
-    if wanted is None:
-        kwargs["use_cache"] = cache is not None
-    kwargs["cache"] = cache
-    past = _check_cache(cache, layers)
-    mask, given = mask_of(kwargs, past + ids.shape[1]), kwargs.get("position_ids") is not None
-    padding_B = left_padding(mask)
-    pos = kwargs["position_ids"] if given else default_positions(past, ids, padding_B)
-    kwargs["position_ids"] = pos
-    tokens, positions = extended(
-        cache, 2 * len(layers), ids[:, None, :, None], pos.expand(ids.shape)[:, None, :, None]
-    )
-    call = Call(tokens[:, 0, :, 0], positions[:, 0, :, 0], padding_B)
-    if given or past:
-        refuse_jumps(call.pos_BS, mask, given)
+    layers = [attention_of(layer).pe_lab for layer in decoder_layers(base)]
+    encoding, checkpointed = layers[0].encoding, getattr(base, "gradient_checkpointing", False)
+    if base.config._attn_implementation != NAME:
+        raise UsageError("another attn_implementation leaves the encoding out: set it to pe_lab")
+    if kwargs.get("use_cache") or kwargs.get("past_key_values") or kwargs.get("cache"):
+        raise UsageError("there is no key cache with an encoding of pe-lab: set use_cache=False")
+    if encoding.carries and base.training and checkpointed:
+        raise UsageError("gradient checkpointing loses what this encoding carries: disable it")
+    ids, embedded = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+    shape = embedded.shape[:2] if ids is None else ids.shape
+    pos_BT = kwargs.get("position_ids")
+    if pos_BT is None:
+        pos_BT = torch.arange(shape[1], device=base.device)[None]
+    kwargs["position_ids"] = pos_BT
+    _refuse_rows(pos_BT, kwargs)
+    current = Pass()
     for layer in layers:
-        refuse_beyond(layer.encoding, call.pos_BS)
-        layer.call = call
-    # Here, because the model may have got another table since the pass before.
-    table = base.get_input_embeddings()
-    if not hasattr(table, NAME):
-        table.register_forward_hook(embed)
-    table.pe_lab = (layers[0],)
+        refuse_beyond(layer.encoding, pos_BT)
+        layer.current = current
+    if "embed" in encoding.hooks():
+        if ids is None:
+            raise UsageError("this encoding changes token embeddings: give input_ids")
+        x_BTE = base.get_input_embeddings()(ids)
+        changed = encoding.embed(x_BTE, ids, pos_BT).to(x_BTE.dtype)
+        kwargs |= {"input_ids": None, "inputs_embeds": changed}
     return (), kwargs
 
 
-def _check_cache(cache: Any, layers: list[EncodedAttention]) -> int:
-    """The number of tokens in the cache; refuses caches that do not keep all of them."""
-    if cache is None:
-        return 0
-    whole = any(one.encoding.whole_sequence for one in layers)
-    past: int = cache.get_seq_length()
-    if past and whole:
+def _refuse_rows(pos_BT: Tensor, kwargs: dict[str, Any]) -> None:
+    """UsageError where a row is not one sequence from its first token on."""
+    mask, packed = kwargs.get("attention_mask"), kwargs.get("cu_seq_lens_q") is not None
+    padded = isinstance(mask, Tensor) and mask.dim() == 2 and bool((mask.int().diff() > 0).any())
+    if packed or padded or bool((pos_BT.diff() != 1).any()):
         raise UsageError(
-            "this encoding reads the length of the whole sequence: a key cache cannot be used, "
-            "call generate with use_cache=False"
+            "packed sequences and padding before a sequence are not supported: give each row one "
+            "sequence, and pad at its end"
         )
-    for i, layer in enumerate(cache.layers):
-        if type(layer) is DynamicSlidingWindowLayer and not layer.is_initialized:
-            # It would forget keys, which encodings may read beyond the window.
-            cache.layers[i] = DynamicLayer()
-        elif type(layer) is not DynamicLayer:
-            raise UsageError(
-                f"a cache of {type(layer).__name__} is not supported: use transformers' "
-                "DynamicCache, the default of generate"
-            )
-    return past
 
 
-def ended(base: Any, *_: Any) -> None:
+def end_pass(base: Any, *_: Any) -> None:
     """After a pass of the model: no tensor with a gradient is kept."""
-    for layer in decoder_layers(base):
-        if (call := encoded(layer).call) is not None:
-            call.carried, call.embedding = None, False
-
-
-def embed(module: Any, args: Any, out: Tensor) -> Tensor:
-    """After the token embeddings: the encoding at the input."""
-    layer: EncodedAttention = module.pe_lab[0]
-    call = layer.call
-    if call is None or not call.embedding:
-        return out
-    call.embedding = False
-    s = call.tokens_BS.shape[1]
-    x_BSE = out if s == out.shape[1] else module.forward(call.tokens_BS)
-
-    def part(rows: Any, skipped: int) -> Tensor:
-        keys, new = slice(skipped, None), slice(-min(out.shape[1], s - skipped), None)
-        tokens, pos = call.tokens_BS[rows, keys], call.pos_BS[rows, keys]
-        return layer.encoding.embed(x_BSE[rows, keys], tokens, pos)[:, new].to(out.dtype)
-
-    return without_padding(call.padding_B, out, s, part)
+    attention_of(decoder_layers(base)[0]).pe_lab.current.carried = None
 
 
 def enter_block(block: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -297,25 +194,14 @@ def enter_block(block: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dic
 
 def enter_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     """Before the attention of a layer: keep its input."""
-    layer: EncodedAttention = module.pe_lab
-    if module.config._attn_implementation != NAME:
-        raise UsageError(
-            f"attn_implementation={module.config._attn_implementation} would leave the encoding "
-            "out: call model.set_attn_implementation('pe_lab')"
-        )
-    assert layer.call is not None
-    cache = kwargs.get("cache")
-    x = args[0] if args else kwargs["hidden_states"]
-    # When gradient checkpointing comes back to a pass, ``call`` may be that of another one.
-    pos = kwargs["position_ids"].expand(x.shape[:2]) if cache is None else layer.call.pos_BS
-    layer.seen = (x, pos, cache, module.config.num_hidden_layers)
+    x_BTE = args[0] if args else kwargs["hidden_states"]
+    module.pe_lab.layer_input = (x_BTE, kwargs["position_ids"].expand(x_BTE.shape[:2]))
 
 
 def enter_feed_forward(module: Any, args: Any) -> None:
     """Before a layer's feed-forward: update what the encoding carries."""
-    layer: EncodedAttention = module.pe_lab[0]
-    assert layer.call is not None
-    layer.call.carried = layer.encoding.update_state(layer.call.carried, widened(args[0]))
+    added: EncodedAttention = module.pe_lab[0]
+    added.current.carried = added.encoding.update_state(added.current.carried, widened(args[0]))
 
 
 def decoder_layers(base: Any) -> list[Any]:
@@ -324,9 +210,3 @@ def decoder_layers(base: Any) -> list[Any]:
 
 def attention_of(layer: Any) -> Any:
     return layer.attn if hasattr(layer, "attn") else layer.self_attn
-
-
-def encoded(layer: Any) -> EncodedAttention:
-    """What ``attach`` added to a layer."""
-    made: EncodedAttention = attention_of(layer).pe_lab
-    return made

@@ -49,8 +49,6 @@ def read_config(file: str) -> Any:
 
         saved = json.loads(Path(file).read_text("utf-8"))
         return CONFIG_MAPPING[saved["model_type"]].from_dict(saved).get_text_config()
-    except ImportError:
-        raise UsageError(f"check hf={file} needs pip install 'pe-lab[hf]'") from None
     except Exception as error:  # of any kind: each model has checks of its own
         raise UsageError(f"check hf={file}: transformers cannot read it: {reason(error)}") from None
 
