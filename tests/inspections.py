@@ -62,7 +62,7 @@ def fake(run: Path, tmp_path: Path) -> Fake:
     """``fake(**groups)``: the run's folder as if it had had these groups, and no training."""
 
     def make(**groups: Any) -> Path:
-        folder = tmp_path / "fake"
+        folder = tmp_path / f"fake-{run.name[-8:]}"
         shutil.copytree(run, folder)
         states: list[dict[str, torch.Tensor]] = []
 

@@ -115,7 +115,7 @@ def test_the_first_wrong_answer_of_the_worst_split_is_shown_by_default(
 
 
 def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "gpu"
+    folder = tmp_path / f"gpu-{run.name[-8:]}"
     shutil.copytree(run, folder)
     edit_summary(folder, lambda summary: summary["config"].update(device="cuda"))
     assert load(folder).answers("in_domain").measured()["n"] > 0
