@@ -8,12 +8,9 @@ from docs import facts
 from pe_lab.check import models
 from pe_lab.check.base import Section
 from pe_lab.models.config import ModelConfig
-from pe_lab.tasks.flipflop import FlipFlop
 
 MODELS = facts.names("model")
 SMALL = {"n_layers": 2, "n_heads": 2, "d_model": 16, "head_width": 8}
-FLIPFLOP = FlipFlop(length=16, p_ignore=0.5, loss_on="scored", train_sequences=None, splits={})
-
 every_model = pytest.mark.parametrize("name", MODELS)
 
 

@@ -101,13 +101,9 @@ def windowed(s: Sight) -> Tensor:
     heads = s.keys["heads"] or max(1, s.n_heads // 2)
 
     def at(b: int, h: int, i: int) -> Tensor:
-        seen = [
-            j for j in range(s.key_of(i) + 1) if h >= heads or s.distance(b, i, j) < h + 1
-        ]  # itself at least
-        exps = [content(s, b, h, i, j).exp() for j in seen]
-        total = sum(exps)
-        values = [plain_value(s, b, h, i, j) for j in seen]
-        return sum(e / total * value for e, value in zip(exps, values, strict=True))
+        near = [j for j in range(s.key_of(i) + 1) if h >= heads or s.distance(b, i, j) < h + 1]
+        exps = [content(s, b, h, i, j).exp() for j in near]
+        return sum(e / sum(exps) * s.v[b, h, j] for e, j in zip(exps, near, strict=True))
 
     return every_query(s, at)
 
