@@ -31,11 +31,6 @@ def metric_name(split: str, name: str) -> str:
     return f"{metric_prefix(split)}/{name}"
 
 
-def metric_names(split: str, numbers: Mapping[str, float]) -> dict[str, float]:
-    """The numbers of a split under the names they have in a run."""
-    return {metric_name(split, name): value for name, value in numbers.items()}
-
-
 def mean_ood(metrics: Mapping[str, float | None], splits: Iterable[str]) -> float | None:
     """The mean error over the OOD splits; None if there are none or one was not measured."""
     ood = [split for split in splits if split != IN_DOMAIN]

@@ -19,7 +19,7 @@ from pe_lab.core.metrics import (
     METRICS,
     generated_metrics,
     is_share,
-    metric_names,
+    metric_name,
     metric_prefix,
 )
 from pe_lab.core.task import Batch
@@ -243,7 +243,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         by[split] = answers.breakdown(plan.task.exact_tags)
         if plan.config.eval.generate:
             numbers |= generated_metrics(trainer.evaluator.generated(split).measured())
-        metrics |= metric_names(split, numbers)
+        metrics |= {metric_name(split, name): value for name, value in numbers.items()}
     encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
     metrics |= {
         "params/total": sum(p.numel() for p in trainer.model.parameters()),

@@ -1,10 +1,8 @@
 """The runs that a command's filters select, from a folder or from a parquet file of runs."""
 
 from pathlib import Path
-from typing import Self
 
 import polars as pl
-from pydantic import model_validator
 
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import Options
@@ -32,15 +30,10 @@ class RunOptions(Options, extra="allow"):
 
 
 class FileOptions(RunOptions):
-    """Options of a command that needs no more than the table of the runs, which may be a file."""
+    """Options of a command that needs no more than the table of the runs, which may be a file in
+    place of ``runs_dir``."""
 
     file: Path | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if self.file is not None and "runs_dir" in self.model_fields_set:
-            raise ValueError(f"{self.command}: give file={self.file} or runs_dir={self.runs_dir}")
-        return self
 
 
 def selected(options: RunOptions) -> pl.DataFrame:

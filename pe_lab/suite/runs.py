@@ -356,5 +356,5 @@ class Trainer:
                 if word.partition("=")[0] != "train.steps" and not word.startswith("hydra")
             ]  # fmt: skip
             done = (folder.path / "summary.json").exists()
-            jobs.append(Job(number, [*kept, *own], {}, str(run), folder, done, run.steps))
+            jobs.append(Job(number, [*kept, *own], {}, str(run), folder, done))
         return jobs

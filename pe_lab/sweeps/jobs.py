@@ -49,7 +49,6 @@ class Job:
         swept: the swept keys and their values.
         label: its name on the terminal.
         finished_before: whether nothing is left to do.
-        steps: of its training.
         twin: the number of an earlier job of the sweep that is the same run.
         returned: the state and the reason where its folder does not have them.
     """
@@ -60,7 +59,6 @@ class Job:
     label: str
     folder: RunFolder
     finished_before: bool
-    steps: int = 0
     twin: int | None = None
     returned: tuple[str, str] | None = None
     status_before: dict[str, Any] = field(default_factory=dict)
@@ -129,7 +127,7 @@ def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[
         swept = {key: typed[key] for key in keys if key in typed}
         done = not plan.config.force and (folder.path / "summary.json").exists()
         twin = first.setdefault(str(folder.path), number)
-        job = Job(number, overrides, swept, label, folder, done, plan.config.train.steps)
+        job = Job(number, overrides, swept, label, folder, done)
         job.twin = twin if twin != number else None
         jobs.append(job)
     return jobs
