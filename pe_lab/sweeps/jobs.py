@@ -178,13 +178,13 @@ def launch_all(
         except BrokenProcessPool:
             ended = [job for job in batch if job.outcome().state in ("finished", "failed")]
             killed = [job for job in batch if job.folder.killed()]
-            if not killed:
+            if not (killed or ended):
                 raise RunError(
                     "a worker was killed before it began a job: is there memory for "
                     "hydra.launcher.n_jobs of them? The same command runs only what is missing"
                 ) from None
             logger.warning("a worker was killed: its jobs continue, one at a time")
-            if batch == suspects[:1]:
+            if killed and batch == suspects[:1]:
                 killed[0].returned = "killed", f"alone at step {killed[0].step()}"
                 ended = batch
             suspects += [job for job in killed if job not in suspects]
