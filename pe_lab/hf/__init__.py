@@ -41,7 +41,7 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
     Raises:
         UsageError: another kind of model, an unknown name or key, a value out of its limits.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", None) not in FAMILIES or not model.can_generate():
         raise UsageError(
             f"{type(model).__name__} takes no encoding: give a causal language model of "

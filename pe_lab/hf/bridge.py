@@ -149,7 +149,10 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
         raise UsageError("there is no key cache with an encoding of pe-lab: set use_cache=False")
     if encoding.carries and base.training and checkpointed:
         raise UsageError("gradient checkpointing loses what this encoding carries: disable it")
-    ids, embedded = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+    ids: Any = kwargs.get("input_ids")
+    embedded: Any = kwargs.get("inputs_embeds")
+    if ids is None and embedded is None:
+        return (), kwargs  # transformers says so
     shape = embedded.shape[:2] if ids is None else ids.shape
     pos_BT = kwargs.get("position_ids")
     if pos_BT is None:
