@@ -150,7 +150,7 @@ def of_other_sizes(run: Path) -> None:
 
 BAD_RUNS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "gone": (shutil.rmtree, ["is not a folder"]),
-    "unfinished": (lambda run: (run / "summary.json").unlink(), ["is not finished"]),
+    "unfinished": (lambda run: (run / "summary.json").unlink(), ["is not a finished run"]),
     "summary": (lambda run: (run / "summary.json").write_text("{"), ["summary.json"]),
     "no weights": (lambda run: (run / "checkpoint.pt").unlink(), ["checkpoint.pt"]),
     "other weights": (of_other_sizes, ["do not fit", "head.weight"]),
