@@ -258,10 +258,9 @@ def matrix(plants: list[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
             said = judge([diagnose(run, plant.split, model)])
             verdicts[said.cause] += 1
             print(plant.name, run.path.name, "->", said.cause, said.why, flush=True)
-        right = {plant.expected, *ABSTAINS}
         rows.append(
             {"plant": plant.name, "pe": plant.pe, "expected": plant.expected, "verdicts": verdicts,
-             "wrong": sum(n for cause, n in verdicts.items() if cause not in right)}
+             "wrong": sum(n for cause, n in verdicts.items() if cause not in {plant.expected, *ABSTAINS})}
         )  # fmt: skip
     total = sum(row["verdicts"].total() for row in rows)
     return {"wrong": sum(row.pop("wrong") for row in rows), "of": total, "rows": rows}
@@ -271,8 +270,8 @@ def bases(plant: Plant, runs_dir: str) -> Iterator[LoadedRun]:
     """Models that have learned the task and, but for a table of positions, generalise."""
     task, pe = plant.task, plant.pe
     lr = RATES[task].get(pe, OTHER_RATE[task])
-    words = [f"task={task}", f"pe={pe}", f"train.lr={lr}", f"train.steps={STEPS[task]}"]
-    words += ["train.stop_below=null", "train.warmup=100", "model.dropout=0"]
+    words = [f"task={task}", f"pe={pe}", f"train.lr={lr}", f"train.steps={STEPS[task]}",
+             "train.stop_below=null", "train.warmup=100", "model.dropout=0"]  # fmt: skip
     for seed in range(MOST_SEEDS):
         run = load(train(*words, f"seed={seed}", f"runs_dir={runs_dir}").path)
         metrics = run.summary["metrics"]

@@ -15,8 +15,7 @@
                                                    the run
     pe-lab eval run=.. generate=true               also let the model generate the answers
     pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
-    pe-lab eval run=.. format=csv                  table, csv, json, markdown or latex
-    pe-lab eval run=.. to=FILE.csv                 the numbers; .svg, .png or .pdf: the chart
+    pe-lab eval run=.. format=csv > FILE.csv       table, csv, json, markdown or latex
 
 Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
 unless force=true, so an interrupted command can be run again. If memory runs out, the batch is
@@ -33,8 +32,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from pe_lab.cli.run_argument import split_finished
 from pe_lab.core.console import busy
-from pe_lab.core.errors import PeLabError, RunError, UsageError, writing
-from pe_lab.core.files import write_new_file
+from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.options import (
     AtLeastOne,
     CommaSeparated,
@@ -45,8 +43,6 @@ from pe_lab.core.options import (
 )
 from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.results.tables import Spread
-
-FILES = (".csv", ".svg", ".png", ".pdf")
 
 
 class EvalOptions(Options):
@@ -68,11 +64,10 @@ class EvalOptions(Options):
     format: OutputFormat = "table"
     metric: str = "error"
     spread: Spread = "sd"
-    to: Path | None = None
 
 
 def show(words: Sequence[str]) -> None:
-    """Evaluate, print the tables and write the files.
+    """Evaluate and print the tables.
 
     Raises:
         UsageError: invalid option, or a run that cannot be evaluated with it; nothing was done.
@@ -82,8 +77,6 @@ def show(words: Sequence[str]) -> None:
     config_dir, rest = without_config_dir(words)
     options = parse(EvalOptions, rest)
     paths, unfinished = split_finished(options.run, options.runs_dir)
-    if options.to and (options.to.suffix not in FILES or options.to.exists()):
-        raise UsageError(f"to={options.to}: give a new file, {', '.join(FILES)}")
     # Imported here: torch takes a second.
     from pe_lab.evaluate.evaluate import evaluate
     from pe_lab.results.evaluations import check_metric, evaluation_tables
@@ -112,8 +105,6 @@ def show(words: Sequence[str]) -> None:
         raise left_out[0]
     across = "split" if options.lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, options.spread, across)
-    if options.to is not None:
-        _write(evaluated, options.to, metric)
     lines = [*notes(evaluated), *unfinished_notes(runs_of(unfinished))]
     print_tables(options.format, tables, evaluated, lines, {"metric": metric})
     if left_out:
@@ -135,19 +126,3 @@ def notes(evaluated: pl.DataFrame) -> list[str]:
     if earlier := int(evaluated["earlier"].sum()):
         lines.append(f"{earlier} of {len(evaluated)} numbers were measured before")
     return lines
-
-
-def _write(evaluated: pl.DataFrame, path: Path, metric: str) -> None:
-    """Write the numbers, or the chart of the metric against the length."""
-    from pe_lab.report.page import draw_evaluations
-    from pe_lab.results.groups import named
-    from pe_lab.results.table import runs_of
-
-    names = named(runs_of(evaluated["path"].unique(maintain_order=True)))
-    content = (
-        evaluated.write_csv().encode()
-        if path.suffix == ".csv"
-        else draw_evaluations(evaluated, names, metric, path.suffix[1:])
-    )
-    with writing(path, "another to="):
-        write_new_file(path, content)

@@ -126,19 +126,6 @@ def _against_cost(runs: pl.DataFrame, label: pl.Expr, order: Sequence[str]) -> l
     return [Chart("OOD mean against cost", note, spec)]
 
 
-def chart_of_evaluations(rows: pl.DataFrame, unit: str = "error (%)") -> Chart:
-    """The error against the length, a panel for each task and split.
-
-    Args:
-        rows: with ``label``, ``panel``, ``x`` (tokens) and ``value``.
-    """
-    axis = alt.Axis(title="tokens of a sequence", labelOverlap=True, format="d")
-    x = alt.X("x:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=8), axis=axis)
-    order = rows["label"].unique(maintain_order=True).to_list()
-    return Chart("Error by length", f"A line is an encoding at test time. {SEEDS}",
-                 draw(rows, x, order, y_title=unit))  # fmt: skip
-
-
 def chart_of_attention(inspection: "Inspection") -> Chart:
     """The attention weights of the highest ranked heads, or the encoding's own quantity: a row for
     each query, a column for each key."""

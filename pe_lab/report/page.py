@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pe_lab.core.errors import PeLabError
-from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
-from pe_lab.evaluate.record import TRAINED
+from pe_lab.core.metrics import IN_DOMAIN, OOD
 from pe_lab.report.charts import (
     CONFIG,
     Chart,
     chart_of_attention,
-    chart_of_evaluations,
     charts_of_task,
 )
 from pe_lab.report.html import drawn, rendered
@@ -265,26 +263,6 @@ def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
             more = len(values) - len(listed)
             differing[key] = ", ".join([*listed, *([f"{more} more"] if more > 0 else [])])
     return shared, differing
-
-
-def _chart_of(evaluated: pl.DataFrame, names: Names, metric: str) -> Chart:
-    """The chart of evaluations, as ``evaluate`` gives them."""
-    trained = pl.col("encoding") == TRAINED
-    encoding = pl.when(trained).then(pl.format("{} (trained)", "pe")).otherwise("encoding")
-    setting = pl.col("setting").replace_strict(names.labels, default="", return_dtype=pl.String)
-    value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
-    rows = evaluated.select(
-        label=pl.format("{} {}", encoding, setting.fill_null("")).str.strip_chars(),
-        panel=pl.format("{}, {}", "task", "split"),
-        x="tokens",
-        value=(100 if is_share(metric) else 1) * value,
-    )
-    return chart_of_evaluations(rows, f"{metric} (%)" if is_share(metric) else metric)
-
-
-def draw_evaluations(evaluated: pl.DataFrame, names: Names, metric: str, form: str) -> bytes:
-    """The chart of evaluations as a file: svg, png or pdf, on white."""
-    return draw_chart(_chart_of(evaluated, names, metric), "", form)
 
 
 def draw_chart(chart: Chart, heading: str, form: str) -> bytes:
