@@ -252,15 +252,16 @@ def matrix(plants: list[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for plant in plants:
         verdicts: Counter[str] = Counter()
+        right = {plant.expected, *ABSTAINS}
         for run in islice(bases(plant, runs_dir), seeds):
             model = build_plain_model(run)
             plant.change(model, run)
-            said = judge([diagnose(run, plant.split, model)])
-            verdicts[said.cause] += 1
-            print(plant.name, run.path.name, "->", said.cause, said.why, flush=True)
+            judged = judge([diagnose(run, plant.split, model)])
+            verdicts[judged.cause] += 1
+            print(plant.name, run.path.name, "->", judged.cause, judged.why, flush=True)
         rows.append(
             {"plant": plant.name, "pe": plant.pe, "expected": plant.expected, "verdicts": verdicts,
-             "wrong": sum(n for cause, n in verdicts.items() if cause not in {plant.expected, *ABSTAINS})}
+             "wrong": sum(n for said, n in verdicts.items() if said not in right)}
         )  # fmt: skip
     total = sum(row["verdicts"].total() for row in rows)
     return {"wrong": sum(row.pop("wrong") for row in rows), "of": total, "rows": rows}
@@ -269,8 +270,7 @@ def matrix(plants: list[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
 def bases(plant: Plant, runs_dir: str) -> Iterator[LoadedRun]:
     """Models that have learned the task and, but for a table of positions, generalise."""
     task, pe = plant.task, plant.pe
-    lr = RATES[task].get(pe, OTHER_RATE[task])
-    words = [f"task={task}", f"pe={pe}", f"train.lr={lr}", f"train.steps={STEPS[task]}",
+    words = [f"task={task}", f"pe={pe}", f"train.lr={RATES[task].get(pe, OTHER_RATE[task])}", f"train.steps={STEPS[task]}",
              "train.stop_below=null", "train.warmup=100", "model.dropout=0"]  # fmt: skip
     for seed in range(MOST_SEEDS):
         run = load(train(*words, f"seed={seed}", f"runs_dir={runs_dir}").path)
