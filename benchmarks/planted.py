@@ -270,8 +270,9 @@ def matrix(plants: list[Plant], seeds: int, runs_dir: str) -> dict[str, Any]:
 def bases(plant: Plant, runs_dir: str) -> Iterator[LoadedRun]:
     """Models that have learned the task and, but for a table of positions, generalise."""
     task, pe = plant.task, plant.pe
-    words = [f"task={task}", f"pe={pe}", f"train.lr={RATES[task].get(pe, OTHER_RATE[task])}", f"train.steps={STEPS[task]}",
-             "train.stop_below=null", "train.warmup=100", "model.dropout=0"]  # fmt: skip
+    words = [f"task={task}", f"pe={pe}", f"train.lr={RATES[task].get(pe, OTHER_RATE[task])}",
+             f"train.steps={STEPS[task]}", "train.stop_below=null", "train.warmup=100",
+             "model.dropout=0"]  # fmt: skip
     for seed in range(MOST_SEEDS):
         run = load(train(*words, f"seed={seed}", f"runs_dir={runs_dir}").path)
         metrics = run.summary["metrics"]
