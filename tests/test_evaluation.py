@@ -22,6 +22,7 @@ from pe_lab.evaluate.evaluate import evaluate
 from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
 from pe_lab.evaluate.swap_encoding import parse_encodings
 from pe_lab.experiment.load_run import load
+from pe_lab.store.files import sealed_lines
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
@@ -306,6 +307,15 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
     for words in ({"force": True}, {"sequences": 16}, {"k": 3.0}):
         with pytest.raises(AttributeError, match="answers"):
             evaluate([path], ["pi"], lengths=[32], **words)  # type: ignore[arg-type]
+
+
+def test_rows_from_before_a_class_moved_are_found(run: Run) -> None:
+    path = run(*rope())
+    evaluate([path], ["pi"], lengths=[32])
+    rows = rows_of(path)
+    rows[1]["pe"]["_target_"] = "pe_lab.pe.pi.PI"
+    (path / NAME).write_text(sealed_lines(rows))
+    assert evaluate([path], ["pi"], lengths=[32])["earlier"].all()
 
 
 def test_a_kill_leaves_the_record_before_or_after_a_row(

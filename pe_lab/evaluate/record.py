@@ -75,7 +75,7 @@ def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _key(row: Mapping[str, Any]) -> str:
-    # Classes have moved and got further keys since the first rows were recorded.
+    # Classes have moved since the first rows were recorded.
     values = {**row, **with_added({"pe": row["pe"]})}
     return json.dumps([values.get(name) for name in _IDENTITY], sort_keys=True)
 
