@@ -30,8 +30,8 @@ class Needle(Task):
     Vocabulary: filler words f0 .., names x0 .., values 0 .. and ?. Errors are also broken down by
     the distance in tokens from the value to the question, and by depth in tenths of the text: 0 is
     its beginning, 9 just before the questions. Splits: long_x4, long_x8 and long_x16 have as many
-    variables in longer text, for changes of an encoding at test time (``pe-lab extrapolate
-    task=needle``). Metric: share of wrong values.
+    variables in longer text, for changes of an encoding at test time (``pe-lab eval``).
+    Metric: share of wrong values.
 
     Source: after the needle in a haystack and the variable tracking of RULER, Hsieh 2024 (arXiv
     2404.06654), whose filler and questions are sentences; the size and the form are ours.
