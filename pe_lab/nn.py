@@ -57,17 +57,17 @@ def encodings(
         UsageError: an unknown name or key, or a value out of its limits.
     """
     sizes = {"n_layers": n_layers, "d_model": d_model, "n_heads": n_heads}
-    longest = longest_of(train_len, max_len)
+    longest = longest_length(train_len, max_len)
     dims = _config(**sizes).dims(vocab_size or 1, train_len, longest)
-    made = with_defaults(pe, dims, keys)
+    made = build_with_defaults(pe, dims, keys)
     if vocab_size is None and _sizes(made[0]) != _sizes(
-        with_defaults(pe, _config(**sizes).dims(2, train_len, longest), keys)[0]
+        build_with_defaults(pe, _config(**sizes).dims(2, train_len, longest), keys)[0]
     ):
         raise UsageError(f"pe={pe} has parameters for each token: give vocab_size=")
     return made
 
 
-def longest_of(train_len: int, max_len: int | None) -> int:
+def longest_length(train_len: int, max_len: int | None) -> int:
     """The tokens of the longest sequence at all."""
     longest = train_len if max_len is None else max_len
     whole = isinstance(train_len, Integral) and isinstance(longest, Integral)
@@ -79,7 +79,7 @@ def longest_of(train_len: int, max_len: int | None) -> int:
     return longest
 
 
-def with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
+def build_with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
     """``encodings`` for these sizes."""
     if not isinstance(pe, str):
         raise UsageError(f'pe={pe!r} is no name of an encoding: give one, such as "rope" or "none"')

@@ -156,7 +156,7 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     model.load_state_dict({name: had[name] for name in model.state_dict()})
     data = evaluation_set(bare.task, "sparse", 32)
     direct = Evaluator(bare, model, {"sparse": data}).answers("sparse")
-    assert errors(frame, "none") == [pytest.approx(direct.measured()["loss"], abs=1e-9)]
+    assert errors(frame, "none") == [pytest.approx(direct.metrics()["loss"], abs=1e-9)]
     assert len({*frame["loss"]}) == 3
     # A table of 63 positions of width 16.
     assert frame["left_out"].to_list() == [0, 63 * 16, 63 * 16]

@@ -109,7 +109,7 @@ def test_the_first_wrong_answer_of_the_worst_split_is_shown_by_default(
 ) -> None:
     loaded = load(run)
     answers = {split: loaded.answers(split) for split in loaded.plan.splits if split != "in_domain"}
-    worst = max(answers, key=lambda split: answers[split].measured()["error"])
+    worst = max(answers, key=lambda split: answers[split].metrics()["error"])
     first = answers[worst].row[answers[worst].wrong][0]
     assert f"{worst}, sequence {first}" in succeeded(here("inspect", f"run={run}")).out
 
@@ -118,7 +118,7 @@ def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> 
     folder = tmp_path / f"gpu-{run.name[-8:]}"
     shutil.copytree(run, folder)
     edit_summary(folder, lambda summary: summary["config"].update(device="cuda"))
-    assert load(folder).answers("in_domain").measured()["n"] > 0
+    assert load(folder).answers("in_domain").metrics()["n"] > 0
 
 
 def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None:

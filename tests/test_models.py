@@ -117,7 +117,7 @@ def test_a_run_and_what_is_done_with_it(
     assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]
     trained = load(folder)
     for split in ("in_domain", "ood/long_x2"):
-        error = trained.answers(split.removeprefix("ood/")).measured()["error"]
+        error = trained.answers(split.removeprefix("ood/")).metrics()["error"]
         assert error == found["metrics"][f"{split}/error"]
         assert 0 <= found["metrics"][f"{split}/error_generated"] <= 1
     if two_parts(name) or not any(isinstance(m, Attention) for m in trained.model.modules()):

@@ -33,7 +33,7 @@ def loss_and_gradients(made: Plan, changed: Any = None) -> dict[str, Tensor]:
         for p in model.parameters():
             p.add_(torch.randn_like(p), alpha=0.1)
     batch = TrainData(made.task, 0, 5).batch(0)
-    counted = batch.trained(made.task.loss_on)
+    counted = batch.loss_mask(made.task.loss_on)
     drawn = made.positions.of_batch(np.random.default_rng(0), batch, training=True)
     loss = sum_loss(model, batch, counted, torch.from_numpy(drawn))
     loss.backward()

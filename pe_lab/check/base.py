@@ -34,7 +34,7 @@ class NotClaimedError(Exception):
 
 
 def require(true: bool | Tensor, otherwise: str) -> None:
-    """ContractError with a sentence, unless something is true."""
+    """Raises ContractError with this sentence, unless something is true."""
     if not true:
         raise ContractError(otherwise)
 
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def outcome(name: str, check: Callable[[], str]) -> Outcome:
-    """Run a check. An exception of the checked code breaks the contract, too."""
+    """Runs a check. An exception of the checked code breaks the contract, too."""
     try:
         return Outcome(name, "pass", check())
     except NotClaimedError as error:
@@ -74,10 +74,8 @@ NONE: Section = {"_target_": "pe_lab.pe.none.NoPE"}
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """float64 on one thread, and the random state of the process left as it is.
-
-    Threads would wait for one another: the tensors are tiny.
-    """
+    """Computes in float64 on one thread, as the tensors are tiny. The random state of the process
+    stays as it is."""
     before, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -101,9 +99,8 @@ def model(
     fast: bool = True,
     **sizes: Any,
 ) -> Transformer:
-    """The tiny model; its trunk depends on the seed alone.
-
-    What starts at zero would hide its encoding: every parameter of an encoding is moved.
+    """The tiny model. Its trunk depends on the seed alone. Parameters of its encoding are moved:
+    one that is zero would hide its effect.
 
     Args:
         trunk: keys of the model that differ.
@@ -143,7 +140,7 @@ def move_parameters(module: nn.Module) -> None:
 
 
 def reach(encodings: list[PositionalEncoding]) -> int:
-    """Positions to test: MAX_LEN, or as many as the encodings have."""
+    """The number of positions to test: MAX_LEN, or as many as the encodings have."""
     return min([MAX_LEN, *(e.max_len for e in encodings if e.max_len is not None)])
 
 
@@ -161,22 +158,22 @@ def scattered(n: int, length: int, limit: int, seed: int = 3) -> Tensor:
     return keys.argsort(-1)[:, :length].sort(-1).values
 
 
-def in_pieces(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> Tensor:
+def in_pieces(built: Any, sequence: Tensor, pos: Tensor, *pieces: int) -> Tensor:
     """Hidden states with a cache: ``pieces`` tokens at a time, then the others one by one."""
     cache = built.empty_cache()
     ends = [0, *accumulate(pieces)]
-    ends += range(ends[-1] + 1, seen.shape[1] + 1)
-    return torch.cat([built(seen[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
+    ends += range(ends[-1] + 1, sequence.shape[1] + 1)
+    return torch.cat([built(sequence[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
 
 
-def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> float:
+def cache_gap(built: Any, sequence: Tensor, pos: Tensor, *pieces: int) -> float:
     """The largest difference between decoding in these pieces and the whole pass.
 
     Raises:
         ContractError: it is more than rounding.
     """
     with torch.inference_mode():
-        steps, whole = in_pieces(built, seen, pos, *pieces), built(seen, pos)
+        steps, whole = in_pieces(built, sequence, pos, *pieces), built(sequence, pos)
     return agree(
         steps,
         whole,
@@ -185,9 +182,9 @@ def cache_gap(built: Any, seen: Tensor, pos: Tensor, *pieces: int) -> float:
     )
 
 
-def change_after(seen: Tensor, t: int, words: int = VOCAB) -> Tensor:
-    """The same tokens up to the place t, other ones after it."""
-    changed = seen.clone()
+def change_after(sequence: Tensor, t: int, words: int = VOCAB) -> Tensor:
+    """A copy of the tokens with other tokens after the place t."""
+    changed = sequence.clone()
     changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
     return changed
 
@@ -230,16 +227,16 @@ def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
 
 
 def fast_equals_plain(
-    fast: nn.Module, plain: nn.Module, seen: Tensor, places: list[Tensor], loose: float = 1
+    fast: nn.Module, plain: nn.Module, sequence: Tensor, places: list[Tensor], loose: float = 1
 ) -> str:
-    """With the kernels as without, in value and gradient, at any positions.
+    """Kernels change neither values nor gradients, at any positions.
 
     Args:
         loose: by how much the tolerances are multiplied.
     """
     worst = 0.0
     for pos, training in product(places, (True, False)):
-        outs = [built.train(training)(seen, pos) for built in (fast, plain)]
+        outs = [built.train(training)(sequence, pos) for built in (fast, plain)]
         gap = agree(outs[0], outs[1], 1e-12 * loose, "the kernels change states")
         worst = max(worst, gap)
         grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]

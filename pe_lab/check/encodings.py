@@ -44,7 +44,7 @@ from pe_lab.models.transformer import Transformer
 
 SHIFT = 7
 LONG = 130
-"""A length at which sums are long and kernels need several blocks."""
+"""At this length sums are long and kernels need several blocks."""
 STEPS = (1e-4, 1e-6)
 """Steps of finite differences: a large one for float32 code, a small one near kinks."""
 
@@ -74,10 +74,10 @@ def no_look_ahead(section: Section, atol: float = 1e-12, **sizes: Any) -> str:
     for length, size in ((TRAIN_LEN, sizes), (LONG, long)):
         built = model(section, **size)
         length = min([length, *(e.max_len for e in built.encodings if e.max_len is not None)])
-        seen, pos = tokens(2, length), sequential(length)
-        hidden = built(seen, pos)
+        sequence, pos = tokens(2, length), sequential(length)
+        hidden = built(sequence, pos)
         for t in (0, 1, length // 2, length - 2) if length == TRAIN_LEN else (length // 2,):
-            again = built(change_after(seen, t), pos)
+            again = built(change_after(sequence, t), pos)
             worst = max(worst, largest(again[:, : t + 1] - hidden[:, : t + 1]))
             require(
                 worst <= atol,
@@ -112,14 +112,14 @@ def finite(section: Section, **sizes: Any) -> str:
 
 def low_precision(section: Section, **sizes: Any) -> str:
     """float32 is near to float64; states and gradients are finite in bfloat16 autocast."""
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    expected, single = model(section, **sizes)(seen, pos), model(section, **sizes).float()
-    hidden = single(seen, pos)
+    sequence, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    expected, single = model(section, **sizes)(sequence, pos), model(section, **sizes).float()
+    hidden = single(sequence, pos)
     require(hidden.dtype == torch.float32, f"a float32 model computes in {hidden.dtype}")
     what = "compute in float64 what differs: float32 changes states"
     gap = agree(hidden.double(), expected, 1e-4, what)
     with torch.autocast("cpu", torch.bfloat16):
-        half = single(seen, pos)
+        half = single(sequence, pos)
         torch.autograd.backward(loss(half))
     require(half.isfinite().all(), "states are not finite in bfloat16 autocast")
     for name, parameter in encoding_parameters(single).items():
@@ -150,10 +150,10 @@ def gradients_reach(section: Section, **sizes: Any) -> str:
 def derivative(section: Section, **sizes: Any) -> str:
     """Gradients equal finite differences, for each parameter of the model by itself."""
     built, draw = model(section, fast=False, **sizes).train(), torch.Generator().manual_seed(5)
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
+    sequence, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     named = dict(built.named_parameters())
     backward = torch.autograd.grad(
-        loss(built(seen, pos)), list(named.values()), materialize_grads=True
+        loss(built(sequence, pos)), list(named.values()), materialize_grads=True
     )
     for (name, parameter), gradient in zip(named.items(), backward, strict=True):
         direction, start = torch.randn(parameter.shape, generator=draw), parameter.detach().clone()
@@ -163,7 +163,7 @@ def derivative(section: Section, **sizes: Any) -> str:
             for end in (step, -step):
                 with torch.no_grad():
                     parameter.copy_(start + end * direction)
-                    ends.append(float(loss(built(seen, pos))))
+                    ends.append(float(loss(built(sequence, pos))))
             numeric = (ends[0] - ends[1]) / (2 * step)
             gaps[abs(numeric - slope)] = numeric
         with torch.no_grad():
@@ -179,10 +179,10 @@ def derivative(section: Section, **sizes: Any) -> str:
 
 def reads_positions(section: Section, **sizes: Any) -> str:
     """``reads_positions`` is true if and only if other positions change something."""
-    built, seen = model(section, **sizes), tokens(2, TRAIN_LEN)
+    built, sequence = model(section, **sizes), tokens(2, TRAIN_LEN)
     # Of one shape: other kernels, which round otherwise, may take other shapes.
     places = sequential(TRAIN_LEN).expand(2, -1), scattered(2, TRAIN_LEN, reach(built.encodings))
-    gap = largest(built(seen, places[1]) - built(seen, places[0]))
+    gap = largest(built(sequence, places[1]) - built(sequence, places[0]))
     if any(encoding.reads_positions for encoding in built.encodings):
         remedy = "use the positions passed in, or set reads_positions = False"
         require(gap > 1e-6, f"positions with gaps change states by {gap:.1g}: {remedy}")
@@ -194,11 +194,11 @@ def reads_positions(section: Section, **sizes: Any) -> str:
 def shifted(section: Section, **sizes: Any) -> str:
     """``shift_invariant`` is true if and only if shifting all positions changes nothing."""
     built = model(section, **sizes).eval()
-    seen, shift = tokens(2, TRAIN_LEN), min(SHIFT, reach(built.encodings) - TRAIN_LEN)
+    sequence, shift = tokens(2, TRAIN_LEN), min(SHIFT, reach(built.encodings) - TRAIN_LEN)
     if shift < 1:
         raise NotClaimedError(f"its max_len has no room to shift {TRAIN_LEN} positions")
     places = (sequential(TRAIN_LEN, offset=shift), sequential(TRAIN_LEN))
-    there, here = (built(seen, pos) for pos in places)
+    there, here = (built(sequence, pos) for pos in places)
     what = f"{shift} added to every position changes states"
     if all(encoding.shift_invariant for encoding in built.encodings):
         gap = agree(there, here, 1e-10, f"shift_invariant is True, but {what}")
@@ -212,10 +212,10 @@ def rows_alone(section: Section, **sizes: Any) -> str:
     """A sequence's states depend neither on the others of its batch, nor on whether shared
     positions are passed once or for each sequence."""
     built = model(section, **sizes)
-    seen, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, reach(built.encodings))
-    alone = torch.cat([built(seen[i : i + 1], pos[i : i + 1]) for i in range(3)])
-    agree(built(seen, pos), alone, 1e-12, "in a batch of three a sequence's states differ")
-    once, each = built(seen, pos[:1]), built(seen, pos[:1].expand(3, -1))
+    sequence, pos = tokens(3, TRAIN_LEN), scattered(3, TRAIN_LEN, reach(built.encodings))
+    alone = torch.cat([built(sequence[i : i + 1], pos[i : i + 1]) for i in range(3)])
+    agree(built(sequence, pos), alone, 1e-12, "in a batch of three a sequence's states differ")
+    once, each = built(sequence, pos[:1]), built(sequence, pos[:1].expand(3, -1))
     agree(once, each, 1e-12, "with (1, T) positions a sequence's states differ")
     return "three sequences at other positions, together as alone"
 
@@ -241,7 +241,7 @@ def cached(section: Section, **sizes: Any) -> str:
 
 
 def fast_equals_plain(section: Section, **sizes: Any) -> str:
-    """With the kernels as without, in value and gradient, at any positions."""
+    """Kernels change neither values nor gradients, at any positions."""
     fast, plain = (model(section, fast=f, **sizes) for f in (True, False))
     places = [sequential(TRAIN_LEN), scattered(2, TRAIN_LEN, reach(fast.encodings))]
     return base.fast_equals_plain(fast, plain, tokens(2, TRAIN_LEN), places)

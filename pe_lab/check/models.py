@@ -54,7 +54,7 @@ def built(
     refuses the encoding."""
     cfg = config(section, **changes)
     torch.manual_seed(seed)
-    encodings = build_encodings(pe, cfg.dims(VOCAB, LENGTH, MAX_LEN), cfg.without())
+    encodings = build_encodings(pe, cfg.dims(VOCAB, LENGTH, MAX_LEN), cfg.layers_without_encoding())
     if any(cfg.refuses(encoding) is not None for encoding in encodings):
         return None
     torch.manual_seed(seed + 1)
@@ -93,12 +93,12 @@ def tokens(n: int = 2, seed: int = 0) -> Tensor:
 def no_look_ahead(section: Section) -> str:
     """A token's state depends on no later token (of the output part, if there are two parts), and
     on each earlier one."""
-    model, seen, pos = model_of(section), tokens(), sequential(LENGTH)
-    hidden, worst = model(seen, pos), 0.0
+    model, sequence, pos = model_of(section), tokens(), sequential(LENGTH)
+    hidden, worst = model(sequence, pos), 0.0
     logits = tuple(model.unembed(hidden).shape)
     require(logits == (2, LENGTH, VOCAB), f"logits are {logits}, not {(2, LENGTH, VOCAB)}")
     for t in range(PLACE if two_parts(section) else 0, LENGTH - 1):
-        changes = (model(change_after(seen, t, SEPARATOR), pos) - hidden).abs().amax(-1)
+        changes = (model(change_after(sequence, t, SEPARATOR), pos) - hidden).abs().amax(-1)
         # A product is rounded as its size has it.
         worst = max(worst, largest(changes[:, : t + 1]))
         what = f"states of tokens 0 to {t} change by {worst:.1e} where later tokens are changed"
@@ -120,11 +120,11 @@ def gradients_reach(section: Section) -> str:
 
 def scored_positions(section: Section) -> str:
     """With ``scored`` the states are the rows of a whole pass, in value and gradient."""
-    model, seen, pos = model_of(section), tokens(3), sequential(LENGTH)
+    model, sequence, pos = model_of(section), tokens(3), sequential(LENGTH)
     chosen = np.random.default_rng(0).random((3, LENGTH)) < 0.3
     chosen[:, :PLACE] = False
     scored = torch.from_numpy(np.flatnonzero(chosen))
-    some, rows = model(seen, pos, scored=scored), model(seen, pos)[torch.from_numpy(chosen)]
+    some, rows = model(sequence, pos, scored=scored), model(sequence, pos)[torch.from_numpy(chosen)]
     agree(some, rows, 1e-12, "with scored, states change")
     for one, other in zip(gradients(model, some), gradients(model, rows), strict=True):
         agree(one, other, 1e-9, "with scored, gradients change")

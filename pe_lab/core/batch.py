@@ -56,7 +56,7 @@ class Batch:
         return len(self.tokens)
 
     def take(self, rows: Ints | slice) -> "Batch":
-        """The named rows, as a batch."""
+        """A batch of these rows."""
         return replace(
             self,
             tokens=self.tokens[rows],
@@ -75,7 +75,7 @@ class Batch:
             return np.ones((n, t), dtype=bool)
         return np.arange(t)[None, :] < self.lengths[:, None]
 
-    def trained(self, loss_on: str) -> Bools:
+    def loss_mask(self, loss_on: str) -> Bools:
         """The positions of the loss: those that are ``scored``, or ``all`` that are not padding."""
         return self.scored if loss_on == "scored" else self.real()
 

@@ -132,7 +132,7 @@ PREFIXES = (f"{IN_DOMAIN}/", f"{OOD}/", "params/", "time/")
 """What the metrics in a summary begin with."""
 
 
-def computed(answers: Any) -> dict[str, float]:
+def compute_metrics(answers: Any) -> dict[str, float]:
     """Every metric of these ``training.measure.Answers``."""
     return {metric.name: metric.compute(answers) for metric in METRICS if metric.compute}
 

@@ -134,7 +134,7 @@ class Task(ABC):
         return file
 
     def split(self, name: str) -> Self:
-        """The task as the split has it, without files: they were read once."""
+        """The task with the keys of a split. It has no files: they were read once."""
         if name in (TRAIN, IN_DOMAIN):
             return replace(self, files={}) if self.files else self
         return replace(self, **self.splits[name], splits={}, files={})

@@ -190,9 +190,9 @@ def _numbers(cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
     while True:
         evaluator = Evaluator(cell.plan, model, {split: data}, _poll, rows * tokens)
         try:
-            numbers: dict[str, Any] = evaluator.answers(split).measured()
+            numbers: dict[str, Any] = evaluator.answers(split).metrics()
             if cell.measurement.generated:
-                numbers |= generated_metrics(evaluator.generated(split).measured())
+                numbers |= generated_metrics(evaluator.generated(split).metrics())
             return numbers
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -83,7 +83,7 @@ def load(path: str | Path) -> LoadedRun:
     """
     folder = RunFolder(Path(path))
     summary = summary_of(folder)
-    planned = plan_again(folder, summary)
+    planned = rebuild_plan(folder, summary)
     digest = summary["digests"].get("checkpoint.pt")
     state = checkpoint.load(folder.checkpoint, summary["identity"], digest)
     model = planned.model()
@@ -98,7 +98,7 @@ def load(path: str | Path) -> LoadedRun:
     return LoadedRun(folder.path, summary, planned, model.eval())
 
 
-def plan_again(folder: RunFolder, summary: dict[str, Any]) -> Plan:
+def rebuild_plan(folder: RunFolder, summary: dict[str, Any]) -> Plan:
     """The plan of a finished run, by what its summary records, on the CPU and without a tracker.
 
     Raises:

@@ -1,4 +1,4 @@
-"""One run, from its plan to its summary."""
+"""Executes one run, from its plan to its summary."""
 
 import logging
 import math
@@ -47,7 +47,7 @@ class SweepPlace:
     """A run's place in a sweep.
 
     Args:
-        name: of the run, shown with its progress.
+        name: of the run, columns with its progress.
         sweep: name of the sweep.
         number: of the run in it; runs take the GPUs in turn by it.
         line_every: seconds between lines of progress.
@@ -134,8 +134,8 @@ def _execute(
         except (Exception, SystemExit) as error:
             logger.debug("the run failed", exc_info=True)
             # SystemExit would end the whole sweep, with exit code 0 even as a success.
-            said = f"the run called sys.exit({error})"
-            failure = error if isinstance(error, Exception) else RunError(said)
+            message = f"the run called sys.exit({error})"
+            failure = error if isinstance(error, Exception) else RunError(message)
             # A full disk refuses this too; the first failure is the one to report.
             with suppress(RunError):
                 machine = by_machine(failure)
@@ -238,11 +238,11 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
     by: dict[str, Any] = {}
     for split, data in trainer.evaluator.sets.items():
         answers = trainer.evaluator.answers(split)
-        numbers = answers.measured()
+        numbers = answers.metrics()
         numbers["guess"] = plan.task.split(split).guess(reference, data)
         by[split] = answers.breakdown(plan.task.exact_tags)
         if plan.config.eval.generate:
-            numbers |= generated_metrics(trainer.evaluator.generated(split).measured())
+            numbers |= generated_metrics(trainer.evaluator.generated(split).metrics())
         metrics |= {metric_name(split, name): value for name, value in numbers.items()}
     encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
     metrics |= {
@@ -282,18 +282,18 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
 def split_table(summary: dict[str, Any]) -> Table:
     """One row per split of a finished run."""
     metrics = summary["metrics"]
-    shown = [(metric.column, metric.name) for metric in METRICS if metric.column]
+    columns = [(metric.column, metric.name) for metric in METRICS if metric.column]
     if any(key.endswith("/error_generated") for key in metrics):
-        shown.insert(3, ("written", "error_generated"))
+        columns.insert(3, ("written", "error_generated"))
     title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
     table = Table("split", title=title, title_justify="left")
-    for column, _ in shown:
+    for column, _ in columns:
         table.add_column(column, justify="right")
     for split, prefix in summary["splits"].items():
         if prefix is None:
             table.add_row(split, "too long", f"needs {summary['too_long'][split]} positions")
         else:
-            table.add_row(split, *(_cell(metrics, prefix, name) for _, name in shown))
+            table.add_row(split, *(_cell(metrics, prefix, name) for _, name in columns))
     return table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.core.errors import UsageError
-from pe_lab.nn import longest_of, with_defaults
+from pe_lab.nn import build_with_defaults, longest_length
 from pe_lab.pe.base import Dims
 
 try:
@@ -50,12 +50,12 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
     layers = bridge.decoder_layers(model.base_model)
     if hasattr(bridge.attention_of(layers[0]), bridge.NAME):
         raise UsageError(f"the model has an encoding already, pe={config.pe_lab['pe']}")
-    heads, longest = config.num_attention_heads, longest_of(train_len, max_len)
+    heads, longest = config.num_attention_heads, longest_length(train_len, max_len)
     dims = Dims(
         config.hidden_size, heads, len(layers), config.vocab_size, train_len, longest,
         head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
     )  # fmt: skip
-    for layer, encoding in zip(layers, with_defaults(pe, dims, keys), strict=True):
+    for layer, encoding in zip(layers, build_with_defaults(pe, dims, keys), strict=True):
         bridge.add_encoding(layer, encoding, config)
     bridge.remove_positions(model.base_model)
     tied = _tied_weights(model)

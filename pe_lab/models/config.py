@@ -59,7 +59,7 @@ class ModelConfig(ABC):
         """The sizes that the encodings depend on."""
         return Dims(self.d_model, 1, self.n_layers, vocab_size, train_len, max_len)
 
-    def without(self) -> frozenset[int]:
+    def layers_without_encoding(self) -> frozenset[int]:
         """The layers without the encoding."""
         return frozenset()
 
@@ -120,7 +120,7 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
 
     def replaces_softmax(self) -> str | None:
         """The keys by which weights are not softmax of the logits, None: they are."""
-        apart = self.logn != "learned" and self.without()
+        apart = self.logn != "learned" and self.layers_without_encoding()
         return None if self.logn is None or apart else f"model.logn={self.logn}"
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
@@ -197,7 +197,11 @@ class TransformerSizes(DecoderConfig):
             for key in ("n_heads", "d_ff", "activation", "window")
             if (value := getattr(layer, key)) is not None
         }
-        if self.logn != "learned" and self.without() and number not in self.without():
+        if (
+            self.logn != "learned"
+            and self.layers_without_encoding()
+            and number not in self.layers_without_encoding()
+        ):
             changed["logn"] = None
         return replace(self, **changed, layers={})
 
@@ -226,7 +230,7 @@ class TransformerSizes(DecoderConfig):
             layer_heads=tuple(heads) if len({*heads, self.n_heads}) > 1 else None,
         )  # fmt: skip
 
-    def without(self) -> frozenset[int]:
+    def layers_without_encoding(self) -> frozenset[int]:
         return frozenset(number for number, layer in self.layers.items() if not layer.encoded)
 
     def null_values(self) -> dict[str, Any]:

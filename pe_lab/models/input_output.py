@@ -30,7 +30,7 @@ class InputOutputConfig(ConvKeys, ModelConfig):
 
     def refuses_task(self, task: Task) -> str | None:
         if task.separator is None:
-            names = ", ".join(_separated())
+            names = ", ".join(tasks_with_separator())
             return (
                 "has no separator between an input and an output part, which this model reads "
                 f"separately: choose a task that has one ({names}) or another model"
@@ -43,7 +43,7 @@ class InputOutputConfig(ConvKeys, ModelConfig):
         return super().refuses_task(task)
 
 
-def _separated() -> list[str]:
+def tasks_with_separator() -> list[str]:
     """The names of the tasks in conf/task that have a separator."""
     targets = {
         path.name.removesuffix(".yaml"): yaml.safe_load(path.read_text("utf-8"))["_target_"]
@@ -115,7 +115,7 @@ class Parts:
             tokens_BT.gather(1, output_BU), pos_BT.gather(1, input_BP), pos_output,
         )  # fmt: skip
 
-    def placed(self, states_BUE: Tensor, t: int, scored: Tensor | None) -> Tensor:
+    def place_states(self, states_BUE: Tensor, t: int, scored: Tensor | None) -> Tensor:
         """The output's states at their indices in the whole sequences of t tokens, (B, T, E) or
         (N, E); 0 before the separator."""
         b, u, _ = states_BUE.shape
@@ -197,15 +197,15 @@ class InputOutput(Model):
             ValueError: a row has no separator, or with a cache its index differs between rows.
         """
         if cache is not None:
-            return self._continued(tokens_BT, pos_BS, cache)
+            return self._forward_with_cache(tokens_BT, pos_BS, cache)
         # An encoding that depends on the length needs the full length.
         whole = any(e.whole_sequence for e in self.encodings)
         parts = Parts.of(tokens_BT, pos_BS, self.separator, None if whole else scored)
         memory = self.encode(parts.input_BP, parts.pos_input_BP, parts.seen_BP)
         states = self.decode(parts.output_BU, parts.pos_output_BU, memory, None)
-        return parts.placed(states, tokens_BT.shape[1], scored)
+        return parts.place_states(states, tokens_BT.shape[1], scored)
 
-    def _continued(self, tokens_BT: Tensor, pos_BS: Tensor, cache: OutputCache) -> Tensor:
+    def _forward_with_cache(self, tokens_BT: Tensor, pos_BS: Tensor, cache: OutputCache) -> Tensor:
         if cache.separator is not None:
             pos_output = restarted_positions(pos_BS, cache.separator)
             return self.decode(tokens_BT, pos_output, cache.memory, cache.output)
@@ -218,4 +218,4 @@ class InputOutput(Model):
         cache.separator = parts.input_BP.shape[1] - 1
         cache.memory = self.encode(parts.input_BP, parts.pos_input_BP, None)
         states = self.decode(parts.output_BU, parts.pos_output_BU, cache.memory, cache.output)
-        return parts.placed(states, tokens_BT.shape[1], None)
+        return parts.place_states(states, tokens_BT.shape[1], None)

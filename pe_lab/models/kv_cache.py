@@ -57,9 +57,9 @@ class LayerCache:
     def with_recent(self, x_BTE: Tensor, reach: int) -> Tensor:
         """The inputs of new tokens after those of the ``reach`` tokens before them, or fewer at the
         start."""
-        seen = x_BTE if self.recent is None else torch.cat((self.recent, x_BTE), 1)
-        self.recent = seen[:, -reach:].detach()
-        return seen
+        latest = x_BTE if self.recent is None else torch.cat((self.recent, x_BTE), 1)
+        self.recent = latest[:, -reach:].detach()
+        return latest
 
     def extend(self, new: AttentionInputs, pos_BS: Tensor) -> AttentionInputs:
         """The attention inputs of the new queries and of all keys so far.

@@ -111,9 +111,8 @@ class LinearAttention(MultiHeadAttention):
         similar, plain = (
             (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (inputs.q_BHTD, inputs.k_BHSD))
         )
-        seen = inputs.mask_TS
-        total = plain.masked_fill(~seen, 0).sum(-1, keepdim=True)
-        return similar, similar.masked_fill(~seen, 0) / total
+        total = plain.masked_fill(~inputs.mask_TS, 0).sum(-1, keepdim=True)
+        return similar, similar.masked_fill(~inputs.mask_TS, 0) / total
 
 
 def phi(x: Tensor) -> Tensor:

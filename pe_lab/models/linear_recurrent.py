@@ -88,8 +88,8 @@ class ShortConv(nn.Module):
     def forward(self, x_BTX: Tensor, cache: MatrixState | None) -> Tensor:
         if self.taps is None:
             return F.silu(x_BTX)
-        seen = x_BTX if cache is None else cache.with_recent(x_BTX, len(self.taps) - 1)
-        out = causal_filter(seen, self.taps)[:, -x_BTX.shape[1] :]
+        latest = x_BTX if cache is None else cache.with_recent(x_BTX, len(self.taps) - 1)
+        out = causal_filter(latest, self.taps)[:, -x_BTX.shape[1] :]
         return F.silu(out if self.bias is None else out + self.bias)
 
 
@@ -233,7 +233,7 @@ def scan(
     since_BHNC1 = total_BHNC.exp()[..., None]
     near = (q @ k.transpose(-1, -2)) * ratio_BHNCC
     far = q * since_BHNC1
-    kept = (k * (total_BHNC[..., -1:] - total_BHNC).exp()[..., None]).transpose(-1, -2)
+    decayed_k = (k * (total_BHNC[..., -1:] - total_BHNC).exp()[..., None]).transpose(-1, -2)
     read = None
     if beta_BHT is not None:
         beta = F.pad(beta_BHT, (0, pad)).unflatten(2, (-1, chunk))[..., None]
@@ -250,7 +250,7 @@ def scan(
             new = new - read[:, :, n] @ state
         out = near[:, :, n] @ new
         outs.append(out if state is None else out + far[:, :, n] @ state)
-        added = kept[:, :, n] @ new
+        added = decayed_k[:, :, n] @ new
         state = added if first else state * since_BHNC1[:, :, n, -1:] + added
     if cache is not None:
         cache.state_BHDW = state

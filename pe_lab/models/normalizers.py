@@ -19,15 +19,15 @@ LOGN_SLOPE = 0.1
 """How fast the steps of ``LogN`` grow: attn_scale of Llama 4, beta of Ministral 3."""
 
 
-def tokens_up_to(inputs: AttentionInputs) -> Tensor:
+def count_tokens(inputs: AttentionInputs) -> Tensor:
     """How many tokens there are up to each query, itself included, (T, 1)."""
     t, s = inputs.q_BHTD.shape[2], inputs.k_BHSD.shape[2]
     return torch.arange(s - t + 1, s + 1, device=inputs.q_BHTD.device)[:, None]
 
 
-def keys_seen(inputs: AttentionInputs) -> Tensor:
+def count_visible_keys(inputs: AttentionInputs) -> Tensor:
     """How many keys each query sees, (T, 1)."""
-    n_T1 = tokens_up_to(inputs)
+    n_T1 = count_tokens(inputs)
     return n_T1 if inputs.window is None else n_T1.clamp(max=inputs.window)
 
 
@@ -60,8 +60,8 @@ class SquaredReLU(nn.Module):
     """relu(logits)^2 / n, with n the number of keys that the query sees (Hua 2022, 2202.10447)."""
 
     def forward(self, logits: Tensor, inputs: AttentionInputs) -> Tensor:
-        seen = logits.masked_fill(~inputs.mask_TS, 0)
-        return seen.relu().square() / inputs.mask_TS.sum(-1, keepdim=True)
+        visible = logits.masked_fill(~inputs.mask_TS, 0)
+        return visible.relu().square() / inputs.mask_TS.sum(-1, keepdim=True)
 
 
 class Entmax(nn.Module):
@@ -95,7 +95,7 @@ class ASEntmax(Entmax):
 
     def forward(self, logits: Tensor, inputs: AttentionInputs) -> Tensor:
         x_BTE = inputs.x_BSE[:, -logits.shape[2] :]
-        return super().forward(logits * self.scale(x_BTE, keys_seen(inputs)), inputs)
+        return super().forward(logits * self.scale(x_BTE, count_visible_keys(inputs)), inputs)
 
 
 class LogN(nn.Module):
@@ -122,9 +122,9 @@ class LogN(nn.Module):
     def growth(self, inputs: AttentionInputs) -> Tensor:
         """The factor of the logits, (H or 1, T, 1)."""
         if self.scale is not None:
-            return self.scale[:, None, None] * keys_seen(inputs).log()
+            return self.scale[:, None, None] * count_visible_keys(inputs).log()
         assert self.every is not None
-        return 1 + LOGN_SLOPE * (tokens_up_to(inputs) // self.every).log1p()[None]
+        return 1 + LOGN_SLOPE * (count_tokens(inputs) // self.every).log1p()[None]
 
 
 class _Entmax15(torch.autograd.Function):
@@ -138,8 +138,8 @@ class _Entmax15(torch.autograd.Function):
         mean = ordered.cumsum(-1) / count
         spread = ordered.square().cumsum(-1) - count * mean.square()
         thresholds = mean - ((1 - spread) / count).clamp(min=0).sqrt()
-        kept = (thresholds <= ordered).sum(-1, keepdim=True)
-        root = (half - thresholds.gather(-1, kept - 1)).clamp(min=0)
+        support = (thresholds <= ordered).sum(-1, keepdim=True)
+        root = (half - thresholds.gather(-1, support - 1)).clamp(min=0)
         ctx.save_for_backward(root)
         return root.square()
 

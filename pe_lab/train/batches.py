@@ -1,4 +1,4 @@
-"""Batches for training and fixed sets for evaluation, each from a separate random stream.
+"""Draws batches for training and fixed sets for evaluation, each from a separate random stream.
 
 A training batch is a pure function of (seed, its number), an evaluation set of its split
 alone. So any worker, process or resumed run draws the same batch, and every encoding is
@@ -23,7 +23,7 @@ class TrainData:
     def __init__(self, task: Task, seed: int, batch_size: int) -> None:
         self.task, self.seed, self.batch_size = task, seed, batch_size
         self.finite = _finite(task, seed)
-        self._drawn: tuple[int, Batch] | None = None
+        self._block: tuple[int, Batch] | None = None
         self._order: tuple[int, Ints] | None = None
 
     def batch(self, number: int) -> Batch:
@@ -31,11 +31,11 @@ class TrainData:
         if self.finite is not None:
             return self.finite.take(self._rows(self.finite, number))
         block, within = divmod(number, BATCHES_A_DRAW)
-        if self._drawn is None or self._drawn[0] != block:
+        if self._block is None or self._block[0] != block:
             rng = generator(self.seed, TRAIN, block)
-            self._drawn = block, self.task.sample(rng, BATCHES_A_DRAW * self.batch_size)
+            self._block = block, self.task.sample(rng, BATCHES_A_DRAW * self.batch_size)
         start = within * self.batch_size
-        return self._drawn[1].take(slice(start, start + self.batch_size))
+        return self._block[1].take(slice(start, start + self.batch_size))
 
     def _rows(self, finite: Any, number: int) -> Ints:
         index = np.arange(number * self.batch_size, (number + 1) * self.batch_size)
@@ -59,7 +59,7 @@ def _finite(task: Task, seed: int) -> Any:
 
 
 def evaluation_set(task: Task, split: str, n: int) -> Batch:
-    """n sequences of a split, always the same n (fewer where its file holds fewer)."""
+    """The n sequences on which every run measures a split; fewer if its file holds fewer."""
     stored = task.stored(split)
     if stored is not None:
         return stored.take(np.arange(min(n, len(stored))))

@@ -27,7 +27,7 @@ def initial_encodings(
     seed every encoding starts from the same trunk."""
     with torch.random.fork_rng():
         torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
-        return build_encodings(config.pe, dims, model_config.without())
+        return build_encodings(config.pe, dims, model_config.layers_without_encoding())
 
 
 def build_encodings(

@@ -1,4 +1,4 @@
-"""A model on a split: its answers, generated ones too, their metrics and a breakdown of the errors.
+"""Measures a model on a split: its answers, their metrics and a breakdown of the errors.
 
 Shape letters: B rows, T tokens of the prompt, S positions, V vocabulary.
 """
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.core.metrics import computed
+from pe_lab.core.metrics import compute_metrics
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints
 from pe_lab.models.base import Model
@@ -47,7 +47,7 @@ def generate(
 
 @dataclass(frozen=True)
 class Answers:
-    """Every scored answer of a split: whether it is wrong, its loss, row and position."""
+    """The scored answers of a split: for each, whether it is wrong, its loss, row and position."""
 
     wrong: np.ndarray
     loss: np.ndarray
@@ -71,9 +71,9 @@ class Answers:
     def n_seq_wrong(self) -> int:
         return len(np.unique(self.row[self.wrong]))
 
-    def measured(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Every metric of ``core.metrics`` that is computed from answers."""
-        return computed(self)
+        return compute_metrics(self)
 
     def breakdown(
         self, exact: Collection[str] = ()
@@ -101,17 +101,17 @@ class Answers:
 
 
 def fixed_positions(positions: Positions, split: str, data: Batch) -> Numbers:
-    """The positions of a split's sequences: a fixed draw where they are random."""
+    """The positions of a split's sequences. Random positions are drawn from a fixed stream."""
     rng = generator(0, "positions", split)
     return positions.of_batch(rng, data, training=False)
 
 
 class Evaluator:
-    """Evaluates a model on the splits of a plan, and leaves it in evaluation mode.
+    """Evaluates a model on the splits of a plan. It leaves the model in evaluation mode.
 
     Args:
         sets: the evaluation set of each split.
-        poll: called between batches; may raise to stop.
+        poll: is called between batches, and may raise to stop.
         batch_tokens: tokens evaluated at once; None: ``eval.batch_tokens``.
     """
 

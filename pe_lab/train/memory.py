@@ -1,11 +1,11 @@
-"""The memory of this machine: what cannot fit is refused before it is begun."""
+"""Refuses work that cannot fit in the memory of this machine, before it begins."""
 
 import os
 
 from pe_lab.core.errors import UsageError
 
 BYTES_PER_TOKEN = 96
-"""Of sequences: tokens, targets, masks and what the task needs to draw them."""
+"""The memory of a token: its targets, masks and what the task needs to draw it."""
 HIDDEN_BYTES = 12
 """A lower bound per token and unit of width for any model: three hidden states."""
 

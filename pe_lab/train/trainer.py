@@ -189,7 +189,7 @@ class Trainer:
             # A new generator takes as long as everything else here.
             self.positions_rng = generator(seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
-        counted = batch.trained(self.plan.task.loss_on)
+        counted = batch.loss_mask(self.plan.task.loss_on)
         if not counted.any():
             raise RunError(
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
@@ -215,7 +215,7 @@ class Trainer:
         row: dict[str, Any] = {"step": self.step}
         for split in self.evaluator.sets:
             n = self.plan.sequences(split, most)
-            measured = self.evaluator.answers(split, n).measured()
+            measured = self.evaluator.answers(split, n).metrics()
             row |= {metric_name(split, k): measured[k] for k in TABLED if k in measured}
             if split == IN_DOMAIN:
                 error = measured["error"]

@@ -72,7 +72,7 @@ def test_the_narrower_window_of_model_and_encoding_holds() -> None:
 def test_each_layer_has_separate_sizes() -> None:
     own = {0: {"window": 4, "d_ff": 24}, 1: {"n_heads": 8, "activation": "swiglu"}}
     cfg = config(layers=own, d_ff=100, window=9)
-    encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.without())
+    encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.layers_without_encoding())
     first, second = Transformer(cfg, 11, encodings).blocks
     assert (first.attention.window, second.attention.window) == (4, 9)  # type: ignore[union-attr]
     assert (first.attention.n_heads, second.attention.n_heads) == (4, 8)  # type: ignore[union-attr]
@@ -83,5 +83,5 @@ def test_each_layer_has_separate_sizes() -> None:
 
 def test_a_layer_without_the_encoding_is_nope() -> None:
     cfg = config(layers={1: {"encoded": False}})
-    encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.without())
+    encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.layers_without_encoding())
     assert [type(e) is NoPE for e in encodings] == [False, True]

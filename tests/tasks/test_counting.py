@@ -120,10 +120,10 @@ def test_distribution_is_the_published_generators(sentences, keys):
         lambda p: (p[0].index("set"), len(p[0])),
     ):
         a, b = Counter(map(feature, ours)), Counter(map(feature, theirs))
-        keys_seen = [k for k in a | b if a[k] + b[k] >= 10]
-        chi2 = sum((a[k] - b[k]) ** 2 / (a[k] + b[k]) for k in keys_seen)
+        count_visible_keys = [k for k in a | b if a[k] + b[k] >= 10]
+        chi2 = sum((a[k] - b[k]) ** 2 / (a[k] + b[k]) for k in count_visible_keys)
         # The mean and variance of chi-square with as many degrees of freedom.
-        assert chi2 < len(keys_seen) + 4.5 * (2 * len(keys_seen)) ** 0.5
+        assert chi2 < len(count_visible_keys) + 4.5 * (2 * len(count_visible_keys)) ** 0.5
 
 
 def test_long_programs_lose_their_left_end(sentences):

@@ -82,5 +82,5 @@ def test_encodings_of_one_seed_share_batches_and_trunk() -> None:
 def test_loss_on_scored_or_all() -> None:
     scored, everywhere = planned().task, planned("task.loss_on=all").task
     batch = TrainData(scored, 0, 8).batch(0)
-    np.testing.assert_array_equal(batch.trained(scored.loss_on), batch.tokens == READ)
-    assert batch.trained(everywhere.loss_on).all()
+    np.testing.assert_array_equal(batch.loss_mask(scored.loss_on), batch.tokens == READ)
+    assert batch.loss_mask(everywhere.loss_on).all()
