@@ -23,7 +23,7 @@ from docs import facts
 from docs.leaderboard import write_first_run
 from docs.markdown import table
 from pe_lab.cli.results import ResultsOptions
-from pe_lab.core.output import counted
+from pe_lab.core.suggest import counted
 from pe_lab.results.table import (
     FINDINGS,
     GROUPS,

@@ -11,8 +11,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from pe_lab.config.choices import choices
 from pe_lab.config.compose import encoding_section, fill_parts
+from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
 from pe_lab.models import attention

@@ -94,11 +94,3 @@ def test_a_note_of_all_tables_is_printed_once(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "x\n─\n1\nfirst\n\nx\n─\n1\nall\n"
     print_tables("table", [], frame, ["nothing"])
     assert capsys.readouterr().out == "nothing\n"
-
-
-def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    frame = pl.DataFrame({"word": ["\x1b[31mred\x9b"]})
-    for form in ("table", "csv", "markdown", "latex"):
-        print_tables(form, [Table(frame)], notes=["\x1b"])  # type: ignore[arg-type]
-        printed = capsys.readouterr()
-        assert not {"\x1b", "\x9b"} & {*printed.out, *printed.err}

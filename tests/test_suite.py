@@ -8,7 +8,7 @@ from program import Here, assert_refused
 from suites import tiny_suite
 
 from pe_lab.cli.train import checked_jobs
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError
 from pe_lab.results.table import task_digest
 from pe_lab.suite.runs import select_steps

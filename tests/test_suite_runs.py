@@ -11,7 +11,7 @@ import yaml
 from program import Here, assert_refused, csv_rows, start, succeeded, summary
 from suites import TASK, folders, tiny_suite, written
 
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.suite import rows as rows_module
 from pe_lab.suite.rows import SCHEMA, read_own
 from pe_lab.suite.runs import Known, Step

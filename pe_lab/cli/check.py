@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from pe_lab.cli.train import checked
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import RunError, UsageError
 from pe_lab.core.options import CommaSeparated, Options, parse, without_config_dir

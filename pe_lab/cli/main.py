@@ -10,10 +10,8 @@ from importlib import import_module
 from importlib.resources import files
 
 from pe_lab import __version__
-from pe_lab.config.choices import CHOICES, choices
-from pe_lab.core.errors import Interrupted, PeLabError, UsageError, sentence
-from pe_lab.core.output import printable
-from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.config_dir import CHOICES, choices, refuse_bare
+from pe_lab.core.errors import Interrupted, PeLabError, sentence
 
 HELP = """\
 pe-lab: does this positional encoding generalise to longer sequences, and if not, why?
@@ -85,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(message: str, status: int, debug: bool = False) -> int:
     if debug:
         traceback.print_exc()
-    print(f"pe-lab: {printable(message)}", file=sys.stderr, flush=True)
+    print(f"pe-lab: {message}", file=sys.stderr, flush=True)
     return status
 
 
@@ -98,7 +96,7 @@ def _dispatch(words: list[str]) -> None:
     elif words[0] in COMMANDS:
         import_module(f"pe_lab.cli.{words[0]}").show(words[1:])
     else:
-        _refuse_bare(words[0])
+        refuse_bare(words[0], COMMANDS)
         from pe_lab.cli.train import launch
 
         launch(words)
@@ -110,20 +108,10 @@ def help_text(topic: str = "") -> str:
         # Parsed, not imported: the imports of a command take a second.
         source = files("pe_lab.cli").joinpath(f"{topic}.py").read_text("utf-8")
         return (ast.get_docstring(ast.parse(source)) or "").replace("``", "") + "\n"
-    _refuse_bare(topic)
+    refuse_bare(topic, COMMANDS)
     lines = [
         textwrap.fill(" ".join(choices(group)), 100, initial_indent=f"  {group:<17}",
                       subsequent_indent=" " * 19, break_on_hyphens=False)
         for group in CHOICES
     ]  # fmt: skip
     return HELP.format(choices="\n".join(lines))
-
-
-def _refuse_bare(word: str) -> None:
-    """UsageError for a word that is neither a flag, an override nor a command."""
-    if not word or word.startswith(("-", "~", "+")) or "=" in word:
-        return
-    for group in CHOICES:
-        if word in choices(group):
-            raise UsageError(f"{word} is not a command: did you mean {group}={word}?")
-    raise UsageError(f"{word} is neither a command nor key=value: {did_you_mean(word, COMMANDS)}")

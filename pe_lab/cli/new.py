@@ -20,7 +20,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.options import Options, parse

@@ -34,7 +34,7 @@ from pydantic import Field, field_validator
 
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import CommaSeparated, parse
-from pe_lab.core.output import counted
+from pe_lab.core.suggest import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
 from pe_lab.results.selection import FileOptions, selected, unfinished_notes

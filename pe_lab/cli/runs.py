@@ -21,7 +21,7 @@ import polars as pl
 from pe_lab.core.console import console
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.options import Flag, parse
-from pe_lab.core.output import counted
+from pe_lab.core.suggest import counted
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
 from pe_lab.results.selection import RunOptions, selected

@@ -30,13 +30,12 @@ from rich.text import Text
 
 from pe_lab import __version__
 from pe_lab.cli.train import task_of
-from pe_lab.config.choices import CHOICES, choices
 from pe_lab.core.batch import FORMAT, SUFFIX, encode_sequences
+from pe_lab.core.config_dir import CHOICES, choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.files import write_new_file
 from pe_lab.core.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
-from pe_lab.core.output import printable
 from pe_lab.core.suggest import check_known
 from pe_lab.core.task import TRAIN, Batch, Task
 
@@ -93,7 +92,7 @@ def show(words: Sequence[str]) -> None:
     }
     write_sequences(options.to, header, batch)
     read_back = f"read it with task.files={{{split}: {options.to}}}"
-    print(printable(f"{options.to}: {len(batch)} sequences; {read_back}"))
+    print(f"{options.to}: {len(batch)} sequences; {read_back}")
     return None
 
 
@@ -141,7 +140,7 @@ def print_sequences(task: Task, split: str, n: int) -> None:
 def _lines(task: Task, batch: Batch, row: int, width: int) -> Iterator[Text]:
     """A sequence in lines of this width: tokens, and below the scored ones the answers."""
     length = min(int(batch.real()[row].sum()), MOST_TOKENS)
-    vocab = ["␣" if word == " " else printable(word) for word in task.vocab]
+    vocab = ["␣" if word == " " else word for word in task.vocab]
     cells: list[tuple[str, str]] = []
     for token, target, scored in zip(
         batch.tokens[row, :length], batch.targets[row], batch.scored[row], strict=False

@@ -19,7 +19,7 @@ command trains what is missing. docs/suite.md has the protocol.
 from collections.abc import Sequence
 from pathlib import Path
 
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir

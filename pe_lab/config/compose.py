@@ -22,9 +22,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_lab.config.choices import bare_word, choices
 from pe_lab.config.schema import Config, check
-from pe_lab.core.config_dir import use_config_dir
+from pe_lab.core.config_dir import choices, refuse_bare, use_config_dir
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.suggest import check_known, did_you_mean
 
@@ -177,8 +176,7 @@ def parse_words(words: list[str]) -> list[Override]:
     """The overrides of some words, each key once."""
     overrides: list[Override] = []
     for word in words:
-        if "=" not in word and not word.startswith("~"):
-            raise UsageError(bare_word(word))
+        refuse_bare(word)
         try:
             overrides += OverridesParser.create().parse_overrides([word])
         except (HydraException, RecursionError):

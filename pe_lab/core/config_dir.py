@@ -1,16 +1,49 @@
-"""The folder of the package's yamls, and the one that ``--config-dir`` adds to it."""
+"""The folder of the package's yamls, the choices in it, and the one that ``--config-dir`` adds.
+
+This module imports neither Hydra nor torch, as help must be fast.
+"""
 
 import importlib
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pe_lab import __path__ as package
 from pe_lab.core.errors import UsageError
+from pe_lab.core.suggest import did_you_mean
+
+CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
+"""The groups that users choose from, as the help lists them."""
 
 
 def conf() -> Path:
     """The folder of the yamls."""
     return next(path for base in package if (path := Path(base) / "conf").is_dir())
+
+
+def choices(group: str, config_dir: str | Path | None = None) -> Mapping[str, Path]:
+    """Name -> yaml of each option of a group; those in its folders are ``folder/name``.
+
+    Args:
+        config_dir: a folder of more yamls.
+    """
+    folders = [*([Path(config_dir)] if config_dir else []), conf()]
+    options = {
+        path.relative_to(folder / group).with_suffix("").as_posix(): path
+        for folder in folders
+        for path in (folder / group).rglob("*.yaml")
+    }
+    return dict(sorted(options.items()))
+
+
+def refuse_bare(word: str, commands: Sequence[str] = ()) -> None:
+    """UsageError for a word that is neither a flag, an override nor a command."""
+    if not word or word.startswith(("-", "~", "+")) or "=" in word:
+        return
+    for group in CHOICES:
+        if word in choices(group):
+            raise UsageError(f"{word} is not a command: did you mean {group}={word}?")
+    raise UsageError(f"{word} is neither a command nor key=value: {did_you_mean(word, commands)}")
 
 
 def use_config_dir(config_dir: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Suggestions for an unknown name."""
+"""Words of messages: counts, and suggestions for an unknown name."""
 
 import difflib
 from collections.abc import Iterable
@@ -37,3 +37,8 @@ def check_known(words: str, names: Iterable[str] | None, known: Iterable[str]) -
     for name in names or ():
         if name not in choices:
             raise UsageError(f"{words.replace('{}', name)}: {did_you_mean(name, choices)}")
+
+
+def counted(n: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

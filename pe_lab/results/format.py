@@ -27,8 +27,6 @@ from typing import Any, Literal
 import orjson
 import polars as pl
 
-from pe_lab.core.output import printable
-
 OutputFormat = Literal["table", "markdown", "latex", "csv", "json"]
 # Writes a value of a column. It is not called with None, which is written as -.
 Format = Callable[[Any], str]
@@ -59,7 +57,7 @@ class Table:
     notes: tuple[str, ...] = ()
     headings: Mapping[str, str] = field(default_factory=dict)
 
-    def columns(self, escape: Format = printable, best: str = "{}") -> list[Column]:
+    def columns(self, escape: Format = str, best: str = "{}") -> list[Column]:
         """Return the columns that are shown, as text, each with its heading first.
 
         Args:
@@ -137,7 +135,7 @@ class Table:
         """Return all columns of the frame; the values of a list are separated by spaces."""
         lists = pl.col([name for name, kind in self.frame.schema.items() if kind == pl.List])
         joined = self.frame.with_columns(lists.cast(pl.List(pl.String)).list.join(" "))
-        return printable(joined.write_csv()) if joined.width else ""
+        return joined.write_csv() if joined.width else ""
 
     def json(self) -> list[dict[str, Any]]:
         """Return the rows of the frame with all its columns."""
@@ -173,7 +171,7 @@ def print_tables(
     for line in filter(None, lines):
         print(line)
     for note in notes:
-        print(printable(note), file=sys.stdout if form == "table" else sys.stderr)
+        print(note, file=sys.stdout if form == "table" else sys.stderr)
 
 
 def _texts(tables: Sequence[Table]) -> Iterable[str]:
@@ -199,7 +197,7 @@ def _ruled(columns: Sequence[Column]) -> str:
 
 def in_markdown(text: str) -> str:
     """Return the text with the signs that markdown reads escaped; intervals ``[1, 2]`` stay."""
-    return re.sub(r"([\\`*_|<>~]|\[(?![-+]?\d[\d.]*, ))", r"\\\1", printable(text))
+    return re.sub(r"([\\`*_|<>~]|\[(?![-+]?\d[\d.]*, ))", r"\\\1", text)
 
 
 _LATEX = {
@@ -219,4 +217,4 @@ _LATEX = {
 
 def in_latex(text: str) -> str:
     """Return the text with the signs that LaTeX reads escaped."""
-    return "".join(_LATEX.get(letter, letter) for letter in printable(text))
+    return "".join(_LATEX.get(letter, letter) for letter in text)

@@ -15,8 +15,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from pe_lab.config.choices import choices
-from pe_lab.core.config_dir import conf
+from pe_lab.core.config_dir import choices, conf
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
 from pe_lab.core.suggest import check_known

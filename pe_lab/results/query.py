@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 
 import polars as pl
 
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.metrics import OOD
 from pe_lab.core.suggest import check_known, did_you_mean

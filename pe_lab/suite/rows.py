@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from pe_lab.config.choices import choices
+from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import PeLabError, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, metric_name

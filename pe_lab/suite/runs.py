@@ -18,8 +18,7 @@ from pe_lab.config.compose import CommandLine, Composer, check_composed, composi
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.output import counted
-from pe_lab.core.suggest import check_known
+from pe_lab.core.suggest import check_known, counted
 from pe_lab.experiment.run import folder_of
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest

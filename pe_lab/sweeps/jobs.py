@@ -12,7 +12,7 @@ from rich.table import Table
 from pe_lab.core.console import percent
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
-from pe_lab.core.output import counted
+from pe_lab.core.suggest import counted
 from pe_lab.experiment.run import folder_of
 from pe_lab.experiment.signals import stopping
 from pe_lab.store.run_folder import RunFolder

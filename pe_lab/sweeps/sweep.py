@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.config.compose import CommandLine, composing, to_hydra
 from pe_lab.core.console import console
 from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
-from pe_lab.core.output import counted
+from pe_lab.core.suggest import counted
 from pe_lab.experiment.environment import warnings_about
 from pe_lab.experiment.run import print_next_commands
 from pe_lab.experiment.signals import begin_worker, passing_to_workers, stop_on_signal, stopping

@@ -15,8 +15,6 @@ import orjson
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pe_lab.core.output import printable
-
 SANS = "Liberation Sans, Arial, Helvetica, sans-serif"
 """vl-convert always has the first. In a browser, the next two are as wide."""
 FONTS = {"inherit": SANS, "ui-monospace, monospace": "monospace"}
@@ -35,10 +33,7 @@ def rendered(package: str, template: str, **values: Any) -> str:
 
 
 def templates(package: str) -> Environment:
-    """The templates of a package, which can use base.html and macros.html.
-
-    Strings are escaped, and control characters in them are made visible.
-    """
+    """The templates of a package, which can use base.html and macros.html; strings are escaped."""
     loaders = [PackageLoader(package, "."), PackageLoader("pe_lab.report.html", ".")]
     environment = Environment(
         loader=ChoiceLoader(loaders),
@@ -46,7 +41,6 @@ def templates(package: str) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda v: v if isinstance(v, Markup) or not isinstance(v, str) else printable(v),
     )
     environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
     return environment
