@@ -10,10 +10,18 @@ from pathlib import Path
 
 import grimp
 import pytest
-from program import ROOT
+from program import ROOT, start, tiny
 
 LONGEST = 600
 """Lines of a file."""
+BUDGETS = {
+    "check": 702, "cli": 1385, "config": 342, "core": 679, "evaluate": 340, "experiment": 717,
+    "explain": 976, "hf": 241, "kernels": 367, "models": 1447, "nn.py": 137, "pe": 2332,
+    "report": 460, "results": 1155, "store": 344, "suite": 949, "sweeps": 396, "train": 642,
+}  # fmt: skip
+"""Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
+pays with something that goes."""
+OTHERS = {"tests": 11_200, "tasks": 1_871, "benchmarks": 300, "docs": 574}
 LONGEST_FUNCTION = 50
 """Lines of a function without its docstring."""
 
@@ -37,6 +45,21 @@ def test_no_file_is_long() -> None:
     ]
     lengths = {name: len((ROOT / name).read_text().splitlines()) for name in names}
     assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def count_statements(folder: str) -> int:
+    """The statements of a file, or of all Python files below a folder."""
+    names = [name for name in files(folder) if name.endswith(".py")]
+    trees = [ast.parse((ROOT / name).read_text()) for name in names]
+    return sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree))
+
+
+def test_each_room_keeps_its_budget() -> None:
+    rooms = {name.split("/")[1] for name in files("pe_lab") if name.count("/") > 1}
+    assert rooms == {room for room in BUDGETS if room != "nn.py"}
+    limits = {f"pe_lab/{room}": most for room, most in BUDGETS.items()} | OTHERS
+    counts = {folder: count_statements(folder) for folder in limits}
+    assert {folder: n for folder, n in counts.items() if n > limits[folder]} == {}
 
 
 def test_no_function_is_long() -> None:
@@ -135,6 +158,36 @@ def test_the_way_in_is_short(tmp_path: Path) -> None:
     assert len(found["stack"]) <= 10, found["stack"]
     assert len(found["all"]) <= 90, found["all"]
     assert len(found["step"]) <= 14, found["step"]
+
+
+EXECUTED = """
+import sys
+import pe_lab
+from pe_lab.cli.main import main
+
+root, found = pe_lab.__path__[0] + "/", set()
+
+def called(frame, event, _):
+    code = frame.f_code
+    # Not the bodies of modules and classes, nor functions within others.
+    ours = code.co_filename.startswith(root) and code.co_flags & 1 and "<" not in code.co_qualname
+    if event == "call" and ours:
+        found.add(code.co_filename.removeprefix(root))
+
+sys.setprofile(called)
+main(sys.argv[1:])
+sys.setprofile(None)
+print(*sorted(found))
+"""
+
+
+def test_results_runs_few_files(tmp_path: Path) -> None:
+    assert start(*tiny("train.steps=2"), cwd=tmp_path).status == 0
+    program = [sys.executable, "-c", EXECUTED, "results", f"runs_dir={tmp_path / 'runs'}"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert "flipflop: error in %" in done.stdout
+    found = done.stdout.splitlines()[-1].split()
+    assert len(found) <= 14, found
 
 
 def test_no_file_imports_itself_through_others() -> None:

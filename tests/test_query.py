@@ -14,8 +14,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.options import parse
 from pe_lab.results.groups import named
 from pe_lab.results.query import filter_where
-from pe_lab.results.selection import selected
-from pe_lab.results.table import read_runs
+from pe_lab.results.table import read_runs, selected
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -19,8 +19,7 @@ from pe_lab.core.options import parse
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.paired import paired
 from pe_lab.results.published import compared, published
-from pe_lab.results.selection import FileOptions, selected, unfinished_notes
-from pe_lab.results.table import tuning
+from pe_lab.results.table import FileOptions, selected, tuning, unfinished_notes
 from pe_lab.results.tables import shares_text, tuning_text
 
 LISTED = 8

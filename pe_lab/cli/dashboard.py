@@ -23,8 +23,7 @@ from pe_lab.core.files import replace_file
 from pe_lab.core.options import parse
 from pe_lab.experiment.tracking import call_with_timeout
 from pe_lab.results.groups import named
-from pe_lab.results.selection import RunOptions, selected
-from pe_lab.results.table import GROUPS, splits_of
+from pe_lab.results.table import GROUPS, RunOptions, selected, splits_of
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
 """Time limits of one request to wandb's server, and of all requests."""

@@ -80,8 +80,7 @@ def show(words: Sequence[str]) -> None:
     # Imported here: torch takes a second.
     from pe_lab.evaluate.evaluate import evaluate
     from pe_lab.results.evaluations import check_metric, evaluation_tables
-    from pe_lab.results.selection import unfinished_notes
-    from pe_lab.results.table import runs_of
+    from pe_lab.results.table import runs_of, unfinished_notes
 
     metric = options.metric
     check_metric(metric, options.generate)

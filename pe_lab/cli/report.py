@@ -31,7 +31,7 @@ from pe_lab.report.page import (
     sections_of,
     states,
 )
-from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.table import RunOptions, selected
 
 MARK = f'<meta name="generator" content="{GENERATOR}">'
 

@@ -37,7 +37,7 @@ from pe_lab.core.options import CommaSeparated, parse
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
-from pe_lab.results.selection import FileOptions, selected, unfinished_notes
+from pe_lab.results.table import FileOptions, selected, unfinished_notes
 from pe_lab.results.tables import (
     Layout,
     Spread,

@@ -24,7 +24,7 @@ from pe_lab.core.options import Flag, parse
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
-from pe_lab.results.selection import RunOptions, selected
+from pe_lab.results.table import RunOptions, selected
 from pe_lab.store.run_folder import RunFolder
 
 
