@@ -106,7 +106,8 @@ def seeds_text(cell: Mapping[str, Any]) -> str:
     values = list(map(percent, cell["values"]))
     if cell["n"] == 1:
         return values[0]
-    each = " ".join(values) if len(values) <= LISTED else f"{values[0]}..{values[-1]}"
+    ends = [percent(end(cell["values"])) for end in (min, max)]
+    each = " ".join(values) if len(values) <= LISTED else "..".join(ends)
     rate = "median" if cell["k"] is None else f"{cell['k']}/{cell['n']}"
     return f"{rate} {percent(cell['median'])}: {each}"
 
