@@ -22,7 +22,6 @@ class HardALiBi(PositionalEncoding):
     """
 
     shift_invariant = True
-    reads_positions = float
 
     def __init__(self, dims: Dims, heads: PositiveInt | None) -> None:
         super().__init__()
@@ -32,6 +31,8 @@ class HardALiBi(PositionalEncoding):
                 f"heads={heads} is more than the {dims.n_heads} heads of layer {dims.layer}: set "
                 f"heads to {dims.n_heads} or less"
             )
+        # The first head sees itself alone, wherever it is.
+        self.reads_positions = float if self.heads > 1 else None
         windows_H = torch.full((dims.n_heads,), torch.inf)
         windows_H[: self.heads] = torch.arange(1, self.heads + 1)
         self.windows = nn.Buffer(windows_H, persistent=False)
