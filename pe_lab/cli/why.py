@@ -25,6 +25,7 @@ from pe_lab.core.console import busy, console, percent
 from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Flag, parse, without_config_dir
+from pe_lab.core.suggest import counted
 from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
 from pe_lab.explain.record import Row
@@ -171,7 +172,7 @@ def table_of_rows(cell: Cell, details: bool) -> Table:
     columns = {"value": cell.split, "in_domain": "in domain", "restored": "restored"}
     numbers = {head: [write(row, field) for row in rows] for field, head in columns.items()}
     frame = pl.DataFrame({"": [row.name for row in rows], **numbers})
-    title = f"{cell.task}, {cell.pe}: error in %, mean of {len(cell.seeds)} seeds"
+    title = f"{cell.task}, {cell.pe}: error in %, mean of {counted(len(cell.seeds), 'seed')}"
     return Table(frame, title=title, notes=(CAPTION,))
 
 

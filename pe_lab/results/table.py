@@ -274,7 +274,9 @@ def by_split(frame: pl.DataFrame) -> pl.DataFrame:
                 pl.lit(split).alias("split"), pl.lit(metric_prefix(split)).alias("place"), *numbers,
             )
         )  # fmt: skip
-    return pl.concat(parts) if parts else pl.DataFrame()
+    kinds = {name: FACTS.get(name, pl.String) for name in (*RUN, "split", "place")}
+    empty = pl.DataFrame(schema=kinds | dict.fromkeys(TABLED, pl.Float64))
+    return pl.concat([empty, *parts])
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:

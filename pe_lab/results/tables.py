@@ -173,7 +173,10 @@ def seeds_text(seeds: Sequence[int]) -> str:
 def shares_text(part: pl.DataFrame, share: str, across: str = "split", digits: int = 3) -> str:
     """Write a share of each split: ``2 % (in_domain: 1 %)``, the most frequent first."""
     means = part.group_by(across, maintain_order=True).agg(pl.col(share).mean()).drop_nulls()
-    written = {split: f"{100 * mean:.{digits}g} %" for split, mean in means.iter_rows()}
+    # The second g writes 100 and not 1e+02.
+    written = {
+        split: f"{float(f'{100 * mean:.{digits}g}'):g} %" for split, mean in means.iter_rows()
+    }
     values = [value for split, value in written.items() if split != IN_DOMAIN]
     first = max(values or written.values(), key=(values or [*written.values()]).count)
     others = [f"{split}: {value}" for split, value in written.items() if value != first]
