@@ -39,7 +39,7 @@ class CompareOptions(FileOptions):
     @model_validator(mode="after")
     def _both(self) -> Self:
         if (self.a is None) != (self.b is None):
-            raise ValueError("compare: a and b go together, a=cope b=rope")
+            raise ValueError("a and b go together, a=cope b=rope")
         return self
 
 

@@ -48,7 +48,7 @@ from pe_lab.results.tables import Spread
 class EvalOptions(Options):
     command = "eval"
 
-    run: str = ""
+    run: str = Field(min_length=1, description="finished runs: give run=FOLDER")
     pe: str | None = None
     splits: CommaSeparated[str] = Field(["in_domain"])
     lengths: CommaSeparated[PositiveInt] | None = Field(

@@ -68,7 +68,9 @@ def choose_head(inspection: "Inspection", layer: int | None, head: int | None) -
         if layer in (None, one.layer) and head in (None, one.head):
             return one
     names = ", ".join(sorted(one.name for one in inspection.heads))
-    raise UsageError(f"layer={layer} head={head} is not a head of the model: choose from {names}")
+    given = {"layer": layer, "head": head}
+    words = " ".join(f"{key}={value}" for key, value in given.items() if value is not None)
+    raise UsageError(f"{words} is not a head of the model: choose from {names}")
 
 
 def lines(inspection: "Inspection", head: "Head", query: int | None) -> Iterator[Text]:
