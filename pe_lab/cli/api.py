@@ -165,7 +165,7 @@ def why(
 
     Returns:
         ``path``, ``task``, ``pe``, ``seed``, ``split``, ``name``, ``kind``, ``value``,
-        ``in_domain``, ``restored``; see ``diagnosis.record.Row``.
+        ``in_domain``, ``restored``; see ``explain.record.Row``.
 
     Raises:
         PeLabError: there is no such run, or it cannot be diagnosed.

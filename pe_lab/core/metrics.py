@@ -56,7 +56,7 @@ class Metric:
     """A number of a split.
 
     Args:
-        compute: the number from ``training.measure.Answers``; None for guessing, which the task
+        compute: the number from ``train.measure.Answers``; None for guessing, which the task
             computes from its data.
         unit: share (shown in %), nats or count.
         column: heading in the table at the end of a run.
@@ -133,7 +133,7 @@ PREFIXES = (f"{IN_DOMAIN}/", f"{OOD}/", "params/", "time/")
 
 
 def compute_metrics(answers: Any) -> dict[str, float]:
-    """Every metric of these ``training.measure.Answers``."""
+    """Every metric of these ``train.measure.Answers``."""
     return {metric.name: metric.compute(answers) for metric in METRICS if metric.compute}
 
 

@@ -19,7 +19,7 @@ from pe_lab.explain.hook import Intervention, LayerAttention
 NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
 NEAREST = 4
-"""The last keys, which are always among those of ``fewer_keys``."""
+"""The last keys, which are always among those that ``drop_keys`` keeps."""
 SAME = 1e-3
 """How far logits may differ that should be equal."""
 Head = tuple[int, int]

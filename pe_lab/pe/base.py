@@ -76,10 +76,10 @@ class AttentionInputs:
     """What the hooks of attention may read.
 
     ``x_BSE`` is the attention's input at every key, ``q_BHTD``, ``k_BHSD`` and ``v_BHSD`` are
-    queries, keys and values before any rotation (values may be of another width, see
-    ``values_like_keys``), ``pos_q_BT`` and ``pos_k_BS`` their positions, and ``carried`` is what
-    the layer below returned from ``layer_state`` (None in the first). A query sees itself and the
-    ``window`` - 1 keys before it; None: all before it.
+    queries, keys and values before any rotation (values may be of another width), ``pos_q_BT``
+    and ``pos_k_BS`` their positions, and ``carried`` is what the layer below returned from
+    ``layer_state`` (None in the first). A query sees itself and the ``window`` - 1 keys before
+    it; None: all before it.
     """
 
     x_BSE: Tensor

@@ -17,7 +17,7 @@ def recorded(runs: pl.DataFrame) -> tuple[dict[str, list[Cell]], list[str]]:
     cannot be read.
 
     Args:
-        runs: finished ones, as ``frame.read_runs`` gives them.
+        runs: finished ones, as ``table.read_runs`` gives them.
     """
     found: dict[str, list[Diagnosed]] = {}
     unread = []
