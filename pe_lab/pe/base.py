@@ -242,8 +242,9 @@ class PositionalEncoding(nn.Module):
 
     @property
     def bias_by_distance(self) -> bool:
-        """See ``by_distance``."""
-        return getattr(type(self).bias, "by_distance", False)
+        """See ``by_distance``. What reads no positions goes by places, which may be anywhere."""
+        marked = getattr(type(self).bias, "by_distance", False)
+        return marked and self.reads_positions is not None
 
     @property
     def replaces_content(self) -> bool:

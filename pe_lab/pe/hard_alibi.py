@@ -39,5 +39,8 @@ class HardALiBi(PositionalEncoding):
 
     @by_distance
     def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+        if self.reads_positions is None:
+            pos_k_BS = torch.arange(pos_k_BS.shape[1], device=pos_k_BS.device)[None]
+            pos_q_BT = pos_k_BS[:, -pos_q_BT.shape[1] :]
         outside = distances(pos_q_BT, pos_k_BS)[:, None] >= self.windows[:, None, None]
         return outside.to(self.windows.dtype) * FAR
