@@ -197,6 +197,8 @@ def _combinations(overrides: Iterable[Override]) -> Iterator[list[str]]:
         line = override.input_line or ""
         if override.is_discrete_sweep():
             key = override.get_key_element()
+            # pe=glob(*) is a list of files.
+            override.config_loader = GlobalHydra.instance().config_loader()
             values.append([f"{key}={value}" for value in override.sweep_string_iterator()])
         elif override.is_sweep_override():
             raise UsageError(f"{line} has no end of values: list them (A,B)")
