@@ -1,5 +1,5 @@
 """``pe-lab check``: the silent bugs of public code, each planted and each found (tasks and models:
-test_check_tasks.py)."""
+test_new.py)."""
 
 from pathlib import Path
 

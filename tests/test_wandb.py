@@ -85,7 +85,6 @@ def test_an_offline_run_reads_back(
     # One split was not measured.
     assert "ood/error" not in read["summary"]
     assert read["summary"]["train/loss"] == 1.5
-    # What they hold is in test_wandb_labels.py.
     lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
     assert json.loads(lengths.read_text())["columns"] == ["split", "length", "error", "n"]
     assert json.loads(table.read_text())["columns"] == list(SPLIT_COLUMNS)
