@@ -43,7 +43,7 @@ Choices:
 
 Keys of a run (pe-lab --cfg job shows all): task.* pe.* positions.* model.* train.* eval.* tracker.*
   seed=0 (or seed.init= seed.data=)   device=auto|cpu|cuda   threads=1   runs_dir=runs
-  force=true: run again               debug=true: tracebacks tracker=wandb|none
+  force=true: run again               debug=true: tracebacks   tracker=wandb|none
 A finished run is skipped and an unfinished one resumes, so every line can be repeated.
 Your own files: --config-dir FOLDER. Hydra's flags: pe-lab --hydra-help.
 """
