@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pe_lab.core.dropout import Drop, attention_rows
 from pe_lab.models.base import ScoredPositions, TransformerSizes
-from pe_lab.models.conv import CausalConv
+from pe_lab.models.conv import PARTS, CausalConv
 from pe_lab.models.entmax import AdaptiveScale, entmax15
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
@@ -227,7 +227,9 @@ class MultiHeadAttention(Attention):
     """Attention of several heads, each of width E / H (Vaswani 2017)."""
 
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
-        conv = cfg.new_conv("qkv", 3 * cfg.d_model)
+        first, end = PARTS.get(cfg.conv_place, (0, 0))
+        conv = cfg.new_conv(cfg.conv_place, (end - first) * cfg.d_model) if end else None
+        self.convolved = slice(first * cfg.d_model, end * cfg.d_model)
         super().__init__(cfg.window, encoding, cfg.scaled_heads(cfg.n_heads), conv, cfg.logn_every)
         self.n_heads = cfg.n_heads
         self.qkv = nn.Linear(cfg.d_model, 3 * cfg.d_model)
@@ -247,7 +249,10 @@ class MultiHeadAttention(Attention):
     def project(self, x_BTE: Tensor, queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if self.conv is not None:
             # The first query reads queries before it.
-            q, k, v = self.conv(wide(self.qkv(x_BTE))).chunk(3, -1)
+            qkv, part = wide(self.qkv(x_BTE)), self.convolved
+            parts = qkv[..., : part.start], self.conv(qkv[..., part]), qkv[..., part.stop :]
+            whole = parts[1].shape == qkv.shape
+            q, k, v = (parts[1] if whole else torch.cat(parts, -1)).chunk(3, -1)
             q = q[:, -(queries or 0) :]
         elif queries is None or queries == x_BTE.shape[1]:
             q, k, v = wide(self.qkv(x_BTE)).chunk(3, -1)

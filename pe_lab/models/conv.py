@@ -13,7 +13,12 @@ from torch import Tensor, nn
 from pe_lab.core.task import TRAIN, Task
 from pe_lab.pe.functional import causal_filter
 
-Place = Literal["embedding", "qkv"]
+Place = Literal["embedding", "q", "k", "v", "kv", "qkv"]
+PARTS: dict[str, tuple[int, int]] = {
+    **{"q": (0, 1), "k": (1, 2), "v": (2, 3)},
+    **{"kv": (1, 3), "qkv": (0, 3)},
+}
+"""Of each place in attention, the first and the last + 1 of queries, keys and values."""
 
 
 class CausalConv(nn.Module):
@@ -79,7 +84,8 @@ class AttentionConvKeys(ConvKeys):
     """``ConvKeys``, and ``conv_at``: what is convolved.
 
     ``qkv`` convolves the queries, keys and values of every self-attention, before any rotation
-    (Canon-B; Primer, So 2021, 2109.08668). ``embedding`` is as in ``ConvKeys``.
+    (Canon-B; Primer, So 2021, 2109.08668). ``q``, ``k``, ``v`` and ``kv`` convolve these alone, in
+    the transformer. ``embedding`` is as in ``ConvKeys``.
     """
 
     conv_at: Place = "qkv"
