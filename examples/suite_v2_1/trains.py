@@ -75,7 +75,22 @@ NOT_LEARNED_CONTROLS = [
     *(("sort", e) for e in ("lstm", "lstm+conv")),
     *(("counting", e) for e in ("linear_attention", "linear_attention+conv")),
 ]
+REST = [
+    "brackets",
+    "copy_unique",
+    "recall",
+    "counting",
+    "sort",
+    "selective_copy",
+    "majority",
+    "parity",
+]
 WIDE_GAP = ["fire", "alibi", "rope", "cope"]
+
+
+def beyond_search() -> set[str]:
+    """Tuning runs at rates that v2's search does not try, made under the rule's first version."""
+    return {*Path(__file__).with_name("beyond.txt").read_text("utf-8").split()}
 
 
 def both(names: list[str]) -> list[str]:
@@ -98,6 +113,7 @@ class Runs:
             for row in rows.iter_rows(named=True)
         }
         self.gave_up: set[str] = set()
+        self.beyond = beyond_search()
         times = rows.filter(pl.col("phase") == "score").group_by("task", "entry")
         seconds = times.agg(
             (pl.col("train_s") / pl.col("steps")).median(), pl.col("measure_s").median()
@@ -125,6 +141,8 @@ class Runs:
         found: dict[float, dict[int, tuple[float, float]]] = defaultdict(dict)
         protocol = self.suite.protocol
         for rate, seed in itertools.product(protocol.all_rates, protocol.tuning_seeds):
+            if (base.run("tuning", rate, seed).run_id) in self.beyond:
+                continue
             if (one := self.measured(base.run("tuning", rate, seed))) is not None:
                 found[rate][seed] = one
         return found
@@ -150,13 +168,6 @@ class Runs:
         for rate in near:
             if len(errors[rate]) < 2:
                 return [(rate, seed) for seed in (first, second) if seed not in errors[rate]]
-        # The neighbours of the near ones.
-        at = grid.index(near[0])
-        if at and grid[at - 1] not in errors:
-            return [(grid[at - 1], first)]
-        if all(self.before_failure(r, errors, fits) for r in near):
-            if at and max(errors[grid[at - 1]].values()) <= fits and len(errors[grid[at - 1]]) < 2:
-                return [(grid[at - 1], s) for s in (first, second) if s not in errors[grid[at - 1]]]
         return []
 
     def before_failure(
@@ -224,71 +235,86 @@ class Runs:
 
     def work(self) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
         """All of it, the most informative first."""
-        # a: flip-flop, and the cells whose rate was a cliff.
-        flipflop = [("flipflop", e) for e in both([*TEN, *OTHERS])]
-        for name, cells in (("flipflop", flipflop), ("cliffs", CLIFFS)):
-            for cell in cells:
-                yield f"a tuning {name}", self.tune(*cell)
-            yield f"a score {name}", self.score(cells, range(8))
-        # b: twice the steps.
-        for name, cells in (("", NOT_LEARNED), (" controls", NOT_LEARNED_CONTROLS)):
-            if name:
-                yield from self.places("copy_unique")
-                yield from self.wide_gap()
-                yield from self.places("recall")
-            for cell in cells:
-                yield f"b tuning{name}", self.tune(*cell)
-            yield f"b steps{name}", self.score(cells, range(3), times=2)
-            more = [cell for cell in cells if self.learned(*cell, times=2, seeds=3)]
-            yield f"b steps{name}, learned then", self.score(more, range(3, 8), times=2)
+        # a: flip-flop, the two of which the page says most; then b, c and h, what claims are about.
+        yield from self.scored("a", [("flipflop", e) for e in both(["rope", "fire"])], range(8))
+        yield from self.longer(NOT_LEARNED[:3] + [("recall", "none")])
+        yield from self.places("copy_unique", ["alibi"], ["k", "q", "v", "2"])
+        yield from self.wide_gap(["fire"])
+        yield from self.places("copy_unique", ["rope"], ["k"])
+        yield from self.places("recall", ["alibi"], ["k", "q", "v", "2"])
+        # All of flip-flop, and the cells whose rate was a cliff.
+        yield from self.scored("a", [("flipflop", e) for e in both(TEN)], range(8))
+        yield from self.scored("a", CLIFFS, range(8))
+        yield from self.longer(NOT_LEARNED)
+        yield from self.places("copy_unique")
+        yield from self.wide_gap(WIDE_GAP)
+        yield from self.places("recall")
+        yield from self.longer(NOT_LEARNED_CONTROLS)
         yield from self.places("brackets")
+        yield from self.scored("a", [("flipflop", e) for e in both(OTHERS)], range(8))
         # d: seeds 0 to 23 on copying and recall.
         for task in ("copy_unique", "recall"):
-            cells = [(task, e) for e in both(TEN)]
-            for cell in cells:
-                yield f"d tuning {task}", self.tune(*cell)
-            yield f"d score {task}", self.score(cells, range(24))
+            yield from self.scored("d", [(task, e) for e in both(TEN)], range(24))
         # e: text.
-        cells = [("text", e) for e in both([*TEN, *OTHERS])]
-        for cell in cells:
-            yield "e tuning text", self.tune(*cell)
-        yield "e score text", self.score(cells, range(3))
+        yield from self.scored("e", [("text", e) for e in both([*TEN, *OTHERS])], range(3))
         # f: the larger model.
         for task in ("copy_unique", "recall", "flipflop", "brackets"):
             cells = [(task, f"{e}+{c}") for e in SIX for c in ("large", "large_conv")]
-            for cell in cells:
-                yield f"f tuning {task}", self.tune(*cell)
-            yield f"f score {task}", self.score(cells, range(5))
-        # a: the other cells whose rate the rule changes.
-        for task in (
-            "brackets",
-            "copy_unique",
-            "recall",
-            "counting",
-            "sort",
-            "selective_copy",
-            "majority",
-            "parity",
-        ):
-            cells = [(task, e) for e in both([*TEN, *OTHERS])]
-            for cell in cells:
-                yield f"g tuning {task}", self.tune(*cell)
-            yield f"g score {task}", self.score(cells, range(8))
+            yield from self.scored("f", cells, range(5))
+        # g: the other cells whose rate the rule changes.
+        for task in REST:
+            yield from self.scored("g", [(task, e) for e in both([*TEN, *OTHERS])], range(8))
 
-    def places(self, task: str) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
-        """c: the convolution at other places and of other widths."""
-        for entry in FIVE:
-            yield f"c tuning {task}", self.tune(task, f"{entry}+conv")
-        yield f"c score {task}", self.score([(task, f"{e}+conv") for e in FIVE], range(8))
-        cells = [(task, f"{e}+conv_{place}") for place in PLACES for e in FIVE]
-        yield f"c places {task}", self.score(cells, range(8), like="conv")
-
-    def wide_gap(self) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
-        """h: whether the convolution harms at wide gaps, on fresh seeds."""
-        cells = [("brackets", e) for e in both(WIDE_GAP)]
+    def scored(
+        self, part: str, cells: list[tuple[str, str]], seeds: range
+    ) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
+        """Tuning and score of some cells."""
         for cell in cells:
-            yield "h tuning brackets", self.tune(*cell)
-        yield "h wide gaps", self.score(cells, range(8, 16))
+            yield f"{part} tuning {cell[0]}", self.tune(*cell)
+        yield f"{part} score {cells[0][0]}", self.score(cells, seeds)
+
+    def longer(self, cells: list[tuple[str, str]]) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
+        """b: twice the steps; the cells that are learned then on five more seeds."""
+        for cell in cells:
+            yield "b tuning", self.tune(*cell)
+        yield "b steps", self.score(cells, range(3), times=2)
+        more = [cell for cell in cells if self.learned(*cell, times=2, seeds=3)]
+        yield "b steps, learned then", self.score(more, range(3, 8), times=2)
+
+    def places(
+        self, task: str, entries: list[str] = FIVE, at: list[str] = PLACES
+    ) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
+        """c: the convolution at other places and of other widths, at the rate of the column conv."""
+        yield from self.scored("c", [(task, f"{entry}+conv") for entry in entries], range(8))
+        cells = [(task, f"{e}+conv_{place}") for e in entries for place in at]
+        yield f"c places {task}", self.score(cells, range(8), like="conv")
+        yield f"c retuning {task}", self.retuned(cells)
+
+    def retuned(self, cells: list[tuple[str, str]]) -> Iterator[SuiteRun]:
+        """Of places that fewer than half of the seeds learn: half and twice the rate on the tuning
+        seeds, and the score at the better of these if that learns."""
+        grid, seeds = self.suite.protocol.all_rates, self.suite.protocol.tuning_seeds
+        for cell in cells:
+            base = self.base(*cell)
+            rate = None if base is None else self._rate_like(base, "conv")
+            if base is None or rate is None:
+                continue
+            errors = [self.measured(base.run("", rate, seed)) for seed in range(8)]
+            if None in errors or sum(e[0] <= self.fits(cell[0]) for e in errors if e) * 2 >= 8:
+                continue
+            at = grid.index(rate)
+            others = [grid[i] for i in (at - 1, at + 1) if 0 <= i < len(grid)]
+            yield from (base.run("tuning", other, seed) for other in others for seed in seeds)
+            tried = {o: [self.measured(base.run("", o, seed)) for seed in seeds] for o in others}
+            known = {o: [e[0] for e in of if e] for o, of in tried.items() if None not in of}
+            learns = {o: sum(of) for o, of in known.items() if max(of) <= self.fits(cell[0])}
+            if learns:
+                best = min(learns, key=lambda o: (learns[o], o))
+                yield from (base.run("score", best, seed) for seed in range(8))
+
+    def wide_gap(self, entries: list[str]) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
+        """h: whether the convolution harms at wide gaps, on fresh seeds."""
+        yield from self.scored("h", [("brackets", e) for e in both(entries)], range(8, 16))
 
     def cost(self, run: SuiteRun) -> float:
         base, column = self.suite.split(run.entry)
