@@ -237,8 +237,9 @@ class Runs:
         """All of it, the most informative first."""
         # a: flip-flop, the two of which the page says most; then b, c and h, what claims are about.
         yield from self.scored("a", [("flipflop", e) for e in both(["rope", "fire"])], range(8))
-        yield from self.longer(NOT_LEARNED[:3] + [("recall", "none")])
-        yield from self.places("copy_unique", ["alibi"], ["k", "q", "v", "2"])
+        yield from self.places("copy_unique", ["alibi"], ["k", "q", "v"])
+        yield from self.longer([("copy_unique", "none"), ("recall", "none")])
+        yield from self.places("copy_unique", ["alibi"], ["2"])
         yield from self.wide_gap(["fire"])
         yield from self.places("copy_unique", ["rope"], ["k"])
         yield from self.places("recall", ["alibi"], ["k", "q", "v", "2"])
@@ -284,10 +285,12 @@ class Runs:
     def places(
         self, task: str, entries: list[str] = FIVE, at: list[str] = PLACES
     ) -> Iterator[tuple[str, Iterator[SuiteRun]]]:
-        """c: the convolution at other places and of other widths, at the rate of the column conv."""
-        yield from self.scored("c", [(task, f"{entry}+conv") for entry in entries], range(8))
+        """c: the convolution at other places and of other widths, at the rate of conv."""
+        for entry in entries:
+            yield f"c tuning {task}", self.tune(task, f"{entry}+conv")
         cells = [(task, f"{e}+conv_{place}") for e in entries for place in at]
         yield f"c places {task}", self.score(cells, range(8), like="conv")
+        yield from self.scored("c", [(task, f"{entry}+conv") for entry in entries], range(8))
         yield f"c retuning {task}", self.retuned(cells)
 
     def retuned(self, cells: list[tuple[str, str]]) -> Iterator[SuiteRun]:
