@@ -3,6 +3,8 @@
     python examples/suite_v2_1/trains.py runs_dir=runs_v2_1 until=1795743300
     python examples/suite_v2_1/trains.py runs_dir=runs_v2_1 list=true     # what is left, and its cost
 
+known=v2_1.parquet names a file of packs.py, whose runs are not trained again.
+
 The rule for the learning rate, the lists and their order are those of docs/claims-v2.1.yaml.
 """
 
@@ -101,13 +103,14 @@ def both(names: list[str]) -> list[str]:
 class Runs:
     """What is known of runs, and what is left to train."""
 
-    def __init__(self, runs_dir: str) -> None:
+    def __init__(self, runs_dir: str, known: str | None = None) -> None:
         register_resolvers()
         register_choices()
         self.suite = load_suite("v2_1")
         words = ["-m", f"runs_dir={runs_dir}", "tracker=none", "threads=1"]
         self.composer = Composer(arguments(words), self.suite)
-        rows = pl.read_parquet(shipped("v2")).filter(split="in_domain")
+        files = [shipped("v2"), *([known] if known else [])]
+        rows = pl.concat(pl.read_parquet(file) for file in files).filter(split="in_domain")
         self.shipped = {
             row["run_id"]: (row["error"], row["loss"]) if row["state"] == "finished" else FAILED
             for row in rows.iter_rows(named=True)
@@ -331,7 +334,7 @@ class Runs:
 def main() -> None:
     options = dict(word.split("=", 1) for word in sys.argv[1:])
     runs_dir, until = options["runs_dir"], float(options.get("until", "inf"))
-    here = Runs(runs_dir)
+    here = Runs(runs_dir, options.get("known"))
     if "list" in options:
         listed(here, Path(runs_dir))
         return
