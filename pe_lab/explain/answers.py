@@ -153,15 +153,14 @@ def predict(
     return torch.cat(found)
 
 
-def mark_wrong(questions: Questions, logits: Tensor) -> Bools:
-    """Which answers are wrong, (n,), by their logits (n, V)."""
-    right = questions.task.correct(logits, torch.from_numpy(questions.target))
-    found: Bools = (~(right & ~logits.isnan().any(-1))).numpy()
-    return found
+def mark_wrong(task: Task, logits: Tensor, targets: Ints) -> Bools:
+    """Which answers are wrong, (n,), by their logits (n, V); an answer with a nan is."""
+    right = task.correct(logits, torch.from_numpy(targets))
+    return (~(right & ~logits.isnan().any(-1))).numpy()
 
 
 def find_wrong(
     model: Model, questions: Questions, make: MakeIntervention = lambda part: Intervention()
 ) -> Bools:
     """Which answers are wrong under an intervention, (n,)."""
-    return mark_wrong(questions, predict(model, questions, make))
+    return mark_wrong(questions.task, predict(model, questions, make), questions.target)

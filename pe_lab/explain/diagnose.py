@@ -116,8 +116,8 @@ class _Bench:
         logits, self.attended = measure_attention(model, self.near)
         logits_beyond, self.beyond = measure_attention(model, self.far)
         self.plain = {
-            self.near: mark_wrong(self.near, logits),
-            self.far: mark_wrong(self.far, logits_beyond),
+            self.near: mark_wrong(self.near.task, logits, self.near.target),
+            self.far: mark_wrong(self.far.task, logits_beyond, self.far.target),
         }
         self.heads = self._readers()
 

@@ -18,6 +18,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.task import Batch, Task
 from pe_lab.experiment.load_run import LoadedRun, load
+from pe_lab.explain.answers import mark_wrong
 from pe_lab.explain.hook import Intervention, LayerAttention, apply_intervention
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
@@ -289,15 +290,15 @@ def _maps_of_heads(
 def _answers(
     task: Task, batch: Batch, scored: npt.NDArray[np.int64], logits: Tensor
 ) -> list[Answer]:
-    sources, targets = task.sources(batch), torch.from_numpy(batch.targets[0, scored])
-    correct = (task.correct(logits, targets) & ~logits.isnan().any(-1)).tolist()
+    sources, targets = task.sources(batch), batch.targets[0, scored]
+    wrong = mark_wrong(task, logits, targets)
     answers = []
-    for row, place, target, right in zip(logits.softmax(-1), scored, targets, correct, strict=True):
+    for row, place, target, missed in zip(logits.softmax(-1), scored, targets, wrong, strict=True):
         best = int(row.argmax())
         held = () if sources is None else tuple(s for s in sources[0, place].tolist() if s >= 0)
         answers.append(
             Answer(int(place), task.vocab[target], float(row[target]), task.vocab[best],
-                   float(row[best]), right, held)
+                   float(row[best]), not missed, held)
         )  # fmt: skip
     return answers
 
