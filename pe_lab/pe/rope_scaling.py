@@ -29,8 +29,8 @@ class StretchedRoPE(RoPE):
         k: Scale | None,
         logn: LogN,
         logn_clip: bool | None,
-        fraction: Fraction = 1,
-        drop: Drop | None = None,
+        fraction: Fraction,
+        drop: Drop | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip, fraction, drop)
         self.k = stretch_factor(dims, k)
@@ -53,19 +53,6 @@ class PI(StretchedRoPE):
 
     Source: Chen 2023 (2306.15595); rope_type linear and proportional of Hugging Face transformers.
     """
-
-    def __init__(
-        self,
-        dims: Dims,
-        base: PositiveFloat,
-        pairing: Pairing,
-        k: Scale | None,
-        logn: LogN,
-        logn_clip: bool | None,
-        fraction: Fraction,
-        drop: Drop | None,
-    ) -> None:
-        super().__init__(dims, base, pairing, k, logn, logn_clip, fraction, drop)
 
     def stretch(self, frequencies_M: Tensor) -> Tensor:
         return frequencies_M / self.k
@@ -96,7 +83,7 @@ class NTKOld(StretchedRoPE):
     ) -> None:
         power = base_power(dims)
         stretched = base * stretch_factor(dims, k) ** (power if variant == 9675 else 1)
-        super().__init__(dims, stretched, pairing, k, logn, logn_clip)
+        super().__init__(dims, stretched, pairing, k, logn, logn_clip, 1, None)
 
 
 def base_power(dims: Dims) -> float:
@@ -131,7 +118,7 @@ class NTKFixed(StretchedRoPE):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        super().__init__(dims, base, pairing, k, logn, logn_clip)
+        super().__init__(dims, base, pairing, k, logn, logn_clip, 1, None)
 
     def stretch(self, frequencies_M: Tensor) -> Tensor:
         pairs = len(frequencies_M)
@@ -163,7 +150,7 @@ class NTKMixed(StretchedRoPE):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        super().__init__(dims, base, pairing, k, logn, logn_clip)
+        super().__init__(dims, base, pairing, k, logn, logn_clip, 1, None)
         pairs = dims.head_dim // 2
         share = torch.arange(1, pairs + 1, dtype=torch.float64) / pairs
         self.frequencies = self.frequencies * (-math.log(self.k) * share**b).exp()
@@ -202,7 +189,7 @@ class YaRN(StretchedRoPE):
         logn: LogN,
         logn_clip: bool | None,
     ) -> None:
-        super().__init__(dims, base, pairing, k, logn, logn_clip)
+        super().__init__(dims, base, pairing, k, logn, logn_clip, 1, None)
         if fast <= slow:
             raise ValueError(
                 f"fast={fast:g} is not larger than slow={slow:g}: set it to more rotations"
@@ -318,7 +305,7 @@ class LongRoPE(StretchedRoPE):
         logn_clip: bool | None,
         fraction: Fraction,
     ) -> None:
-        super().__init__(dims, base, pairing, k, logn, logn_clip, fraction)
+        super().__init__(dims, base, pairing, k, logn, logn_clip, fraction, None)
         if attention_factor is None:
             attention_factor = default_attention_factor(self.k, dims.train_len)
         pairs, rotated = dims.head_dim // 2, math.floor(fraction * (dims.head_dim // 2))
