@@ -106,6 +106,11 @@ def test_every_line_of_the_aliases_is_a_model(line: str, monkeypatch: pytest.Mon
     assert hidden.isfinite().all()
 
 
+def test_glob_is_a_list_of_files() -> None:
+    jobs = checked_jobs(["-m", *tiny("pe=glob(rope*)")])
+    assert [job.names["pe"] for job in jobs] == ["rope", "rope_2d"]
+
+
 def with_null(kind: str) -> list[str]:
     """The yamls of a group in which a key is null."""
     yamls = sorted((ROOT / "conf" / kind).glob("*.yaml"))
