@@ -1,10 +1,10 @@
 """``make leaderboard``: docs/leaderboard.md with its picture, and the first table of README.md.
 
-Every number comes from the runs that ship. In docs/leaderboard.text.md a pair of braces stands for
+Every number comes from the runs that ship. In docs/leaderboard.text.md braces are replaced by
 a number: ``{fire+conv recall}`` for k/n seeds that generalise to every scored split of recall,
 ``{fire recall long_x2}`` for k/n on one split, ``{fire recall long_x2 median}`` for the median
 error, ``{fire recall restored fewer keys}`` for what an intervention of ``pe-lab why`` restores.
-``{works recall conv}`` counts the entries that work. ``<!-- first -->`` stands for a table.
+``{works recall conv}`` counts the entries that work. ``<!-- first -->`` becomes a table.
 """
 
 import re
@@ -56,7 +56,7 @@ def claims() -> Table:
 
 
 def number(words: str) -> str:
-    """Return what a pair of braces in the text stands for."""
+    """Return what replaces a pair of braces in the text."""
     entry, task, *rest = words.split()
     if entry == "works":
         counts = first_table(shipped(), [task]).frame

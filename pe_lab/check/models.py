@@ -1,6 +1,7 @@
 """The contract of a model: one function for each point.
 
-Each takes the model's section and is called in the context ``base.exact``. The encoding is none.
+Each takes the model's section and is called in the context ``base.exact``. No model here has an
+encoding.
 """
 
 from itertools import product
@@ -190,7 +191,7 @@ def values_of(section: Section, key: str) -> list[Any]:
     if isinstance(section[key], float):
         return [0.3]
     values = other_values(section, key)
-    # Null stands for no window or no convolution: a number must be below the length.
+    # Null means no window or no convolution, and a number must be below the length.
     return [3] if section[key] is None and all(isinstance(v, int) for v in values) else values
 
 

@@ -56,7 +56,7 @@ def read_config(file: str) -> Any:
 def rotation_of(
     config: Any, keys: dict[str, Any], layer_type: str | None, tokens: int
 ) -> tuple[Tensor, float]:
-    """Frequencies and attention factor of a type of layer for so many tokens."""
+    """Frequencies and attention factor of a type of layer for this number of tokens."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     if (kind := keys["rope_type"]) != "default":

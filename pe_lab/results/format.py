@@ -76,7 +76,7 @@ class Table:
         return [self.frame.schema[name] == pl.String for name in self.formats or self.frame.columns]
 
     def text(self, width: int) -> str:
-        """Return the table for a terminal of so many characters.
+        """Return the table for a terminal of this many characters.
 
         Words stand at the left edge of their column, numbers at the right. If the table is too
         wide, long words move below it, and the columns of numbers continue in further parts.
