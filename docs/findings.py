@@ -32,7 +32,7 @@ from pe_lab.results.table import (
     read_runs,
     shipped_findings,
 )
-from pe_lab.store.run_id import ROUNDING, excluded
+from pe_lab.store.run_id import ROUNDING, is_excluded
 
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 RUNS = "runs/findings"
@@ -49,7 +49,7 @@ def keep(folder: Path, findings: Iterable[Mapping[str, Any]], file: Path) -> Non
     """Add the finished runs of the folder that these findings show; all others stay."""
     runs = read_runs(folder, where="state=finished")
     kept_keys = (*GROUPS, *ROUNDING)
-    runs = runs.drop(name for name in runs.columns if excluded(name) and name not in kept_keys)
+    runs = runs.drop(name for name in runs.columns if is_excluded(name) and name not in kept_keys)
     shown = {path for finding in findings for path in runs_of(finding, runs)["path"]}
     runs = runs.filter(pl.col("path").is_in(shown))
     runs = runs.with_columns(pl.col("path").str.strip_prefix(f"{folder}/"))

@@ -21,8 +21,7 @@ from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import use_kernels
+from pe_lab.train.encodings import build_encodings, use_kernels
 
 TRAIN_LEN = 1024
 """The default training length of ``MultiHeadAttention``."""

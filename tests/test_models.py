@@ -24,6 +24,7 @@ from pe_lab.check.models import CHECKS as OF_A_MODEL
 from pe_lab.check.models import LENGTH, MAX_LEN, PLACE, tokens
 from pe_lab.cli.train import checked_jobs
 from pe_lab.core.errors import UsageError
+from pe_lab.core.metrics import compute_metrics
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_and_print
 from pe_lab.explain.inspect import inspect_run
@@ -117,7 +118,7 @@ def test_a_run_and_what_is_done_with_it(
     assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]
     trained = load(folder)
     for split in ("in_domain", "ood/long_x2"):
-        error = trained.answers(split.removeprefix("ood/")).metrics()["error"]
+        error = compute_metrics(trained.answers(split.removeprefix("ood/")))["error"]
         assert error == found["metrics"][f"{split}/error"]
         assert 0 <= found["metrics"][f"{split}/error_generated"] <= 1
     if two_parts(name) or not any(isinstance(m, Attention) for m in trained.model.modules()):

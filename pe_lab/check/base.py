@@ -21,8 +21,7 @@ from pe_lab.config.compose import fill_parts
 from pe_lab.core.errors import UsageError
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import use_kernels
+from pe_lab.train.encodings import build_encodings, use_kernels
 
 
 class ContractError(AssertionError):

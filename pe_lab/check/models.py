@@ -36,8 +36,7 @@ from pe_lab.core.instantiate import instantiate
 from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.tasks.flipflop import FlipFlop
-from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import use_kernels
+from pe_lab.train.encodings import build_encodings, use_kernels
 
 LENGTH, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
 """Tokens, positions, words, the separator and its place."""

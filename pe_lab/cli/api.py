@@ -109,7 +109,7 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
         (cfg,), (plan,) = planned(line)
         configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
         summary = experiment.run(plan, list(cfg.hydra.overrides.task))
-        return Run(experiment.folder_of(plan).path.absolute(), summary)
+        return Run(experiment.find_folder(plan).path.absolute(), summary)
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.DataFrame:
@@ -132,7 +132,7 @@ def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.
             raise UsageError("sweep takes keys and no flags: pe-lab --help has those that show")
         jobs, plans = planned(line)
         multirun(line, jobs, plans, tables=False)
-        return runs_of(dict.fromkeys(experiment.folder_of(plan).path for plan in plans))
+        return runs_of(dict.fromkeys(experiment.find_folder(plan).path for plan in plans))
 
 
 def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:
@@ -145,7 +145,7 @@ def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:
         UsageError: no run or several match, or the run is not finished.
     """
     path = find_run(str(name), Path(runs_dir))
-    return Run(path.absolute(), load_run.summary_of(RunFolder(path)))
+    return Run(path.absolute(), load_run.read_summary(RunFolder(path)))
 
 
 def why(

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.options import Options
-from pe_lab.store.run_folder import RunFolder, is_run, run_folders, runs_called
+from pe_lab.store.run_folder import RunFolder, is_run, match_runs, run_folders
 
 MOST_NAMED = 6
 """Runs that a message names."""
@@ -75,7 +75,7 @@ def _find(name: str, runs_dir: Path) -> list[Path]:
         [folder] if is_run(folder) else [run.path for run in run_folders(folder)]
         for folder in folders
     ]
-    runs = [run for several in inside for run in several] or runs_called(name, runs_dir)
+    runs = [run for several in inside for run in several] or match_runs(name, runs_dir)
     if not runs and Path(name).is_dir():
         return [Path(name)]
     if not runs:

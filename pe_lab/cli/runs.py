@@ -51,10 +51,9 @@ def show(words: Sequence[str]) -> None:
     facts = [_facts(run, names) for run in runs.iter_rows(named=True)]
     facts.sort(key=lambda one: -one["age_s"])
     if facts:
-        size = sum(one["bytes"] for one in facts)
         frame = pl.DataFrame(facts, infer_schema_length=None)
         shown = frame.with_columns(state=pl.struct("state", "step", "steps"))
-        title = f"{counted(len(facts), 'run')}, {_size(size)}"
+        title = f"{counted(len(facts), 'run')}, {_size(sum(one['bytes'] for one in facts))}"
         table = Table(shown, FORMATS, title, headings=HEADINGS)
         print_tables(options.format, [table], frame)
     else:
@@ -64,10 +63,12 @@ def show(words: Sequence[str]) -> None:
 
 def check_files(runs: pl.DataFrame) -> None:
     """Compare the files of these runs with their digests; RunError if one is damaged."""
+    from pe_lab.store.checkpoint import check_digests
+
     damaged = 0
     for path in runs["path"]:
         try:
-            RunFolder(Path(path)).check()
+            check_digests(RunFolder(Path(path)))
         except PeLabError as error:
             damaged += 1
             console().print(str(error), soft_wrap=True)

@@ -176,12 +176,12 @@ def write_sequences(path: Path, header: dict[str, Any], batch: Batch) -> None:
 def _draw(config: "Config", task: Task, split: str, n: int | None) -> Batch:
     """The sequences that a run measures, or is trained on in their order."""
     from pe_lab.train.batches import TrainData, evaluation_set
-    from pe_lab.train.plan import sequences_of
+    from pe_lab.train.plan import count_sequences
 
     if split != TRAIN:
         trained, tokens = task.split(TRAIN).n_tokens, task.split(split).n_tokens
         return evaluation_set(
-            task, split, n or sequences_of(config.eval.sequences, tokens, trained)
+            task, split, n or count_sequences(config.eval.sequences, tokens, trained)
         )
     data = TrainData(task, config.seed, config.train.batch_size)
     if data.finite is not None:

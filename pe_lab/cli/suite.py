@@ -25,7 +25,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
 from pe_lab.core.suggest import check_known, did_you_mean
 from pe_lab.results.format import print_tables
-from pe_lab.store.run_id import excluded
+from pe_lab.store.run_id import is_excluded
 from pe_lab.suite.rows import read_own
 from pe_lab.suite.suite import load_suite
 
@@ -59,7 +59,7 @@ def show(words: Sequence[str]) -> None:
         raise UsageError(f"suite needs the name of a suite: {', '.join(choices('suite'))}")
     options = parse(SuiteOptions, [word for word in rest if word != names[0]])
     for key, value in options.others.items():
-        if not key.startswith("hydra") and (not excluded(key) or key in ("force", "debug")):
+        if not key.startswith("hydra") and (not is_excluded(key) or key in ("force", "debug")):
             keys = [*SuiteOptions.model_fields, "threads", "device", "tracker"]
             raise UsageError(
                 f"suite {key}={value}: {did_you_mean(key, keys)}; a suite fixes what it trains"

@@ -65,7 +65,7 @@ def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
 
 def plans_of(jobs: Sequence[DictConfig]) -> "list[Plan]":
     """The plan of every composed job."""
-    from pe_lab.experiment.origin import check_origin
+    from pe_lab.experiment.load_run import check_origin
     from pe_lab.train.plan import plan
 
     return [check_origin(plan(check_composed(cfg))) for cfg in jobs]

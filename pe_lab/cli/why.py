@@ -26,7 +26,7 @@ from pe_lab.core.errors import PeLabError, RunError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Flag, parse, without_config_dir
 from pe_lab.core.suggest import counted
-from pe_lab.experiment.signals import stop_on_signal, stopping
+from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
@@ -123,7 +123,7 @@ def diagnose_runs(
     diagnoses: list[Diagnosed] = []
     with stop_on_signal():
         for done, row in enumerate(runs.iter_rows(named=True), 1):
-            if (stop := stopping()) is not None:
+            if (stop := get_interrupt()) is not None:
                 raise stop
             path, setting = Path(row["path"]), row["setting"] or ""
             try:

@@ -10,8 +10,7 @@ from functools import cached_property
 from pydantic import TypeAdapter
 
 from pe_lab.core.errors import DamagedError
-from pe_lab.store.files import sealed_lines
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_lines
 
 METHOD = 2
 """The number of this method: the rows of another one are measured again."""
@@ -94,4 +93,4 @@ def record_diagnosis(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = F
             known = read_diagnoses(folder)
         kept = [one for one in known if one.split != diagnosis.split]
         folder.make()
-        folder.write(NAME, sealed_lines(asdict(one) for one in (*kept, diagnosis)))
+        folder.write(NAME, seal_lines(asdict(one) for one in (*kept, diagnosis)))

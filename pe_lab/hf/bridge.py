@@ -16,7 +16,7 @@ from pe_lab.models.attention import Attention
 from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
-from pe_lab.train.kernels import use_kernels
+from pe_lab.train.encodings import use_kernels
 
 # Of the attention function, of the key of config.json, and of what a layer of attention gets.
 NAME = "pe_lab"

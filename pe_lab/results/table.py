@@ -24,7 +24,7 @@ from pe_lab.core.options import Options
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of, filter_key, filter_where
 from pe_lab.store.run_folder import RunFolder, run_folders
-from pe_lab.store.run_id import any_seed, excluded, identity, with_added
+from pe_lab.store.run_id import add_new_keys, drop_seed, identity, is_excluded
 
 logger = logging.getLogger("pe_lab")
 Kind = pl.DataType | type[pl.DataType]
@@ -133,7 +133,7 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
         summary = folder.summary()
         known, recorded = _unfinished(folder) if summary is None else _finished(summary)
         if "config" in recorded:
-            parts = any_seed(recorded["config"]), recorded.get("contents") or {}
+            parts = drop_seed(recorded["config"]), recorded.get("contents") or {}
             content = orjson.dumps([*parts, recorded.get("null_keys") or []])
             known["_row"] = settings.setdefault(content, len(settings))
         return facts | known
@@ -177,7 +177,7 @@ def _unfinished(folder: RunFolder) -> tuple[dict[str, Any], Mapping[str, Any]]:
 def _setting(recorded: tuple[dict[str, Any], dict[str, str], list[str]]) -> dict[str, Any]:
     """Return the keys that all seeds of a setting share."""
     config, contents, null_keys = recorded
-    keys = flat({**with_added(config), "contents": contents})
+    keys = flat({**add_new_keys(config), "contents": contents})
     keys = {key: value for key, value in keys.items() if key not in ("seed", "seed.data")}
     null_keys = [*null_keys, *(key for key, value in keys.items() if value is None)]
     facts = {"setting": identity(config, contents), "task_digest": task_digest(config, contents)}
@@ -245,7 +245,7 @@ def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
 def compared_keys(frame: pl.DataFrame) -> list[str]:
     """Return the columns that are keys of the configuration and can change a run's numbers."""
     keys = [name for name in frame.columns if "." in name.partition("/")[0]]
-    return [key for key in keys if not excluded(key)]
+    return [key for key in keys if not is_excluded(key)]
 
 
 def splits_of(frame: pl.DataFrame) -> list[str]:
