@@ -8,6 +8,7 @@ file=findings`` prints its table. README.md's first table has the run of ``make 
 """
 
 import argparse
+import inspect
 import re
 import shlex
 import subprocess
@@ -22,7 +23,7 @@ import yaml
 from docs import facts
 from docs.leaderboard import write_first_run
 from docs.markdown import table
-from pe_lab.cli.results import ResultsOptions
+from pe_lab.cli import results
 from pe_lab.core.suggest import counted
 from pe_lab.results.table import (
     FINDINGS,
@@ -36,12 +37,13 @@ from pe_lab.store.run_id import ROUNDING, excluded
 
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 RUNS = "runs/findings"
+OWN_KEYS = inspect.signature(results.show).parameters
 
 
 def runs_of(finding: Mapping[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
     """Return those of these runs that the table of a finding shows."""
     words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
-    keys = {key: word for key, word in words.items() if key not in ResultsOptions.model_fields}
+    keys = {key: word for key, word in words.items() if key not in OWN_KEYS}
     return filtered(runs, None, keys) if keys.keys() <= set(runs.columns) else runs.clear()
 
 

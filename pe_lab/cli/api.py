@@ -30,7 +30,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 
-from pe_lab.cli.run_argument import find_run, split_finished
+from pe_lab.cli.arguments import find_run, split_finished
 from pe_lab.cli.train import planned
 from pe_lab.cli.why import diagnose_runs
 from pe_lab.config.compose import CommandLine
@@ -174,7 +174,10 @@ def why(
     if config_dir is not None:
         use_config_dir(str(config_dir))
     with _restored():
-        return build_frame(diagnose_runs(paths, split, force=force))
+        diagnoses, errors = diagnose_runs(paths, split, force=force)
+        if errors:
+            raise errors[0]
+        return build_frame(diagnoses)
 
 
 @contextmanager

@@ -10,17 +10,18 @@
 All numbers count from 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
 from rich.text import Text
 
-from pe_lab.cli.run_argument import RunArgument, find_run
+from pe_lab.cli.arguments import find_run
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import parse, without_config_dir
+from pe_lab.core.options import Line
 
 if TYPE_CHECKING:
     from pe_lab.explain.inspect import Answer, Head, Inspection
@@ -30,31 +31,28 @@ MOST_HEADS, MOST_ANSWERS, MOST_KEYS = 8, 64, 12
 """Lines of heads, answers, and keys of a query that are shown."""
 
 
-class InspectOptions(RunArgument):
-    command = "inspect"
-
-    split: str | None = None
-    sample: Index | None = None
-    layer: Index | None = None
-    head: Index | None = None
-    query: Index | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    _: Line,
+    *,
+    run: str = "",
+    runs_dir: Path = Path("runs"),
+    split: str | None = None,
+    sample: Index | None = None,
+    layer: Index | None = None,
+    head: Index | None = None,
+    query: Index | None = None,
+) -> None:
     """Print the inspection.
 
     Raises:
         UsageError: unknown key, run, split, sample, layer, head or query.
     """
-    _, rest = without_config_dir(words)
-    options = parse(InspectOptions, rest)
-    path = find_run(options.run, options.runs_dir)
+    path = find_run(run, runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.explain.inspect import inspect_run
 
-    inspection = inspect_run(path, options.split, options.sample, options.query)
-    head = choose_head(inspection, options.layer, options.head)
-    for line in lines(inspection, head, options.query):
+    inspection = inspect_run(path, split, sample, query)
+    for line in lines(inspection, choose_head(inspection, layer, head), query):
         console().print(line, soft_wrap=True)
 
 

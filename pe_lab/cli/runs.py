@@ -11,7 +11,6 @@ inspect and eval find a run by its hash: pe-lab inspect run=HASH.
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,31 +19,31 @@ import polars as pl
 
 from pe_lab.core.console import console
 from pe_lab.core.errors import PeLabError, RunError
-from pe_lab.core.options import Flag, parse
+from pe_lab.core.options import Line
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
-from pe_lab.results.table import RunOptions, selected
+from pe_lab.results.table import selected
 from pe_lab.store.run_folder import RunFolder
 
 
-class RunsOptions(RunOptions):
-    command = "runs"
-
-    format: OutputFormat = "table"
-    check: Flag = False
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    runs_dir: Path = Path("runs"),
+    where: str | None = None,
+    format: OutputFormat = "table",
+    check: bool = False,
+    **filters: str,
+) -> None:
     """Print the table.
 
     Raises:
         UsageError: a wrong option or filter.
         RunError: with ``check=true``, a file is damaged.
     """
-    options = parse(RunsOptions, words)
-    runs = selected(options)
-    if options.check:
+    runs = selected(line, runs_dir, where, filters)
+    if check:
         check_files(runs)
         return
     names = named(runs).labels if len(runs) else {}
@@ -56,10 +55,10 @@ def show(words: Sequence[str]) -> None:
         shown = frame.with_columns(state=pl.struct("state", "step", "steps"))
         title = f"{counted(len(facts), 'run')}, {_size(size)}"
         table = Table(shown, FORMATS, title, headings=HEADINGS)
-        print_tables(options.format, [table], frame)
+        print_tables(format, [table], frame)
     else:
-        among = " ".join([options.runs_dir, *options.filters])
-        print_tables(options.format, [], notes=[f"no runs in {among}"])
+        among = " ".join([str(runs_dir), *line.filters])
+        print_tables(format, [], notes=[f"no runs in {among}"])
 
 
 def check_files(runs: pl.DataFrame) -> None:
