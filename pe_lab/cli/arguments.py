@@ -8,10 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pe_lab.core.errors import PeLabError, RunError, UsageError
-from pe_lab.store.run_folder import RunFolder, is_run, run_folders, runs_called
-
-MOST_NAMED = 6
-"""Runs that a message names."""
+from pe_lab.store.run_folder import is_run, run_folders, runs_called
 
 
 def _check_new(path: Path) -> Path:
@@ -32,7 +29,7 @@ def find_run(name: str, runs_dir: Path) -> Path:
     """
     paths = find_runs(name, runs_dir)
     if len(paths) != 1:
-        listed = ", ".join(map(str, paths[:MOST_NAMED]))
+        listed = ", ".join(map(str, paths[:6]))
         raise UsageError(f"run={name} fits {len(paths)} runs: {listed}; give more of the name")
     return paths[0]
 
@@ -46,7 +43,9 @@ def split_finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
         UsageError: no such run, or none of them is finished.
     """
     paths = find_runs(text, runs_dir)
-    finished = paths if len(paths) == 1 else [path for path in paths if _is_finished(path)]
+    # Also a damaged summary: loading it says why.
+    done = [path for path in paths if (path / "summary.json").exists()]
+    finished = paths if len(paths) == 1 else done
     if not finished:
         raise UsageError(f"run={text} names no finished run: pe-lab runs lists what is there")
     return finished, [path for path in paths if path not in finished]
@@ -63,14 +62,6 @@ def find_runs(text: str, runs_dir: Path) -> list[Path]:
     names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
     paths = [path for name in names if name for path in _find(name, runs_dir)]
     return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
-
-
-def _is_finished(path: Path) -> bool:
-    """Also where its summary is damaged: loading it says why."""
-    try:
-        return RunFolder(path).summary() is not None
-    except PeLabError:
-        return True
 
 
 def _find(name: str, runs_dir: Path) -> list[Path]:

@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from pe_lab.check import suite
+from pe_lab.check.base import Outcome
 from pe_lab.cli.train import checked
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import busy, console
@@ -29,9 +30,6 @@ from pe_lab.core.errors import RunError, UsageError
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.format import Table, print_tables
-
-if TYPE_CHECKING:
-    from pe_lab.check.base import Outcome
 
 GROUPS = ("pe", "task", "model")
 """The groups of yamls that are checked."""
@@ -73,7 +71,7 @@ def show(
 
 def _checks(
     line: Line, named: Mapping[str, list[str] | None], hf: str | None, keys: Mapping[str, str]
-) -> "dict[str, Callable[[], Iterator[Outcome]]]":
+) -> dict[str, Callable[[], Iterator[Outcome]]]:
     """Title -> what runs the checks of an encoding, a task or a model."""
     chosen = {group: names for group, names in named.items() if names is not None}
     every = chosen or _all(line.config_dir)
@@ -92,9 +90,6 @@ def _checks(
 
         ((_, name, encoding),) = sections
         return {f"hf={hf} pe={name}": partial(check_rotation, hf, encoding)}
-    # Imported here: torch takes a second.
-    from pe_lab.check import suite
-
     checks = {"pe": suite.check_encoding, "task": suite.check_task, "model": suite.check_model}
     return {f"{group}={name}": partial(checks[group], section) for group, name, section in sections}
 

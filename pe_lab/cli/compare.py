@@ -67,26 +67,26 @@ def show(
 
 
 def _published_table(part: pl.DataFrame) -> Table:
-    """Return the table of one source. What differs in the protocol of every row is in a note."""
-    rows = part.rows(named=True)
-    differences = [set(row["differs"].split(", ")) for row in rows if row["n"] is not None]
-    common = set.intersection(*differences) if differences else set()
-    own = [", ".join(d for d in row["differs"].split(", ") if d not in common) for row in rows]
-    first, rated = rows[0], part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
+    """Return the table of one source."""
+    first, rated = part.row(0, named=True), part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
     notes = [
-        VERDICT if differences else "",
+        VERDICT if part["n"].count() else "",
         f"Threshold: {shares_text(rated, 'threshold')}." if len(rated) else "",
         f"Assumed: {first['reading']}." if first["reading"] else "",
-        f"Protocol, ours for theirs: {', '.join(sorted(common))}." if any(common) else "",
     ]
     metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
     ours = pl.struct("n", "k", "median", "values")
-    frame = part.with_columns(pl.Series("protocol", own, pl.String), ours=ours)
-    words = ("pe", "size", "split", "verdict", "protocol", "theirs_printed")
+    frame = part.with_columns(ours=ours)
+    words = ("pe", "size", "split", "verdict", "differs", "theirs_printed")
     formats: dict[str, Format] = {name: str for name in words if any(frame[name])}
     formats |= {"ours": seeds_text, "theirs_seeds": str, "n": str}
-    headings = {"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"}
-    headings |= {"theirs_seeds": "their seeds", "n": "our seeds"}
+    headings = {
+        "pe": "encoding",
+        "theirs_printed": "theirs, %",
+        "ours": "ours, %",
+        "differs": "ours for theirs",
+    }
+    headings |= {"theirs_seeds": "their seeds", "n": "our seeds", "differs": "ours for theirs"}
     title = f"{first['task']}: {metric} in %, {first['source']}, {first['where']}"
     return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 

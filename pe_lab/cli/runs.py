@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.filesize import decimal
 
 from pe_lab.core.console import console
 from pe_lab.core.errors import PeLabError, RunError
@@ -53,7 +54,7 @@ def show(
         size = sum(one["bytes"] for one in facts)
         frame = pl.DataFrame(facts, infer_schema_length=None)
         shown = frame.with_columns(state=pl.struct("state", "step", "steps"))
-        title = f"{counted(len(facts), 'run')}, {_size(size)}"
+        title = f"{counted(len(facts), 'run')}, {decimal(size)}"
         table = Table(shown, FORMATS, title, headings=HEADINGS)
         print_tables(format, [table], frame)
     else:
@@ -98,22 +99,15 @@ def _state(state: dict[str, Any]) -> str:
     return f"{state['state']} {state['step']}/{state['steps']}" if under_way else state["state"]
 
 
-def _scaled(value: float, units: dict[str, float], digits: int) -> str:
-    """Write a number in the largest unit that it reaches."""
-    unit = next((unit for unit, size in units.items() if value >= size), [*units][-1])
-    return f"{value / units[unit]:.{digits}f} {unit}"
-
-
 def _age(seconds: float) -> str:
-    return _scaled(seconds, {"d": 86400, "h": 3600, "min": 60, "s": 1}, 0)
-
-
-def _size(count: float) -> str:
-    return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3}, 1)
+    """Write a time in the largest unit that it reaches."""
+    units = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+    unit = next((unit for unit, size in units.items() if seconds >= size), "s")
+    return f"{seconds / units[unit]:.0f} {unit}"
 
 
 FORMATS: dict[str, Format] = {
     **dict.fromkeys(("task", "pe", "seed", "hash", "setting"), str),
-    **{"state": _state, "age_s": _age, "bytes": _size},
+    **{"state": _state, "age_s": _age, "bytes": decimal},
 }
 HEADINGS = {"pe": "encoding", "age_s": "age", "bytes": "size"}

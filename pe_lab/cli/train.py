@@ -51,21 +51,17 @@ def launch(words: Sequence[str]) -> None:
 
 def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
     """The composed configuration and the plan of every job, checked."""
+    # Imported here: torch takes a second.
+    from pe_lab.experiment.origin import check_origin
+    from pe_lab.train.plan import plan
+
     for word in line.words:
         if word.startswith(("hydra/launcher=", "hydra/sweeper=")) and not line.multirun:
             raise UsageError(f"{word} has no effect on one run: add -m, or leave it out")
     if line.multirun:
         register_choices()
     jobs = compose(line)
-    return jobs, plans_of(jobs)
-
-
-def plans_of(jobs: Sequence[DictConfig]) -> "list[Plan]":
-    """The plan of every composed job."""
-    from pe_lab.experiment.origin import check_origin
-    from pe_lab.train.plan import plan
-
-    return [check_origin(plan(check_composed(cfg))) for cfg in jobs]
+    return jobs, [check_origin(plan(check_composed(cfg))) for cfg in jobs]
 
 
 def checked(words: Sequence[str]) -> Config:

@@ -27,6 +27,7 @@ from pe_lab.core.options import Line
 from pe_lab.core.suggest import counted
 from pe_lab.experiment.signals import stop_on_signal, stopping
 from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
+from pe_lab.explain.diagnose import read_or_diagnose
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
@@ -100,9 +101,6 @@ def diagnose_runs(
     Args:
         split: None: for each setting the one with the highest mean error over these runs.
     """
-    # Imported here: torch takes a second.
-    from pe_lab.explain.diagnose import read_or_diagnose
-
     runs = runs_of(paths)
     names, worst = named(runs).labels, _worst_splits(runs)
     diagnoses, errors = list[Diagnosed](), list[PeLabError]()
