@@ -63,6 +63,8 @@ def show(
     """
     if all("=" not in word for word in line.words):
         return print_choices(groups)
+    if groups:
+        raise UsageError(f"show {groups[0]}: give key=value, or names of groups alone")
     config, task = task_of(line, keys)
     splits = split or ([IN_DOMAIN] if to else task.evaluated())
     known = [*task.evaluated(), *([TRAIN] if to else [])]
