@@ -8,7 +8,6 @@ file=findings`` prints its table. README.md's first table has the run of ``make 
 """
 
 import argparse
-import inspect
 import re
 import shlex
 import subprocess
@@ -37,13 +36,12 @@ from pe_lab.store.run_id import ROUNDING, excluded
 
 PAGE, SOURCE = (facts.ROOT / "docs" / f"findings.{end}" for end in ("md", "yaml"))
 RUNS = "runs/findings"
-OWN_KEYS = inspect.signature(results.show).parameters
 
 
 def runs_of(finding: Mapping[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
     """Return those of these runs that the table of a finding shows."""
     words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
-    keys = {key: word for key, word in words.items() if key not in OWN_KEYS}
+    keys = {key: words[key] for key in words.keys() - (results.show.__kwdefaults__ or {}).keys()}
     return filtered(runs, None, keys) if keys.keys() <= set(runs.columns) else runs.clear()
 
 
