@@ -22,7 +22,7 @@ import yaml
 from docs import facts
 from docs.leaderboard import write_first_run
 from docs.markdown import table
-from pe_lab.cli.results import ResultsOptions
+from pe_lab.cli import results
 from pe_lab.core.suggest import counted
 from pe_lab.results.table import (
     FINDINGS,
@@ -41,7 +41,7 @@ RUNS = "runs/findings"
 def runs_of(finding: Mapping[str, Any], runs: pl.DataFrame) -> pl.DataFrame:
     """Return those of these runs that the table of a finding shows."""
     words = dict(word.split("=", 1) for word in shlex.split(finding["results"]))
-    keys = {key: word for key, word in words.items() if key not in ResultsOptions.model_fields}
+    keys = {key: words[key] for key in words.keys() - (results.show.__kwdefaults__ or {}).keys()}
     return filtered(runs, None, keys) if keys.keys() <= set(runs.columns) else runs.clear()
 
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 import yaml
 from numbers_task import Numbers
-from program import ROOT, Here, assert_refused, succeeded, summary, the_run, tiny
+from program import ROOT, Here, assert_refused, checked_jobs, succeeded, summary, the_run, tiny
 from trainers import planned
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import check, to_dict
 from pe_lab.core.rng import generator
 from pe_lab.experiment.run import find_folder

@@ -12,9 +12,8 @@ import torch
 from made import edit_checkpoint, edit_summary
 from made import evaluate as recorded
 from made import made as written
-from program import assert_has, start, the_run, tiny
+from program import assert_has, checked_jobs, start, the_run, tiny
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.core.errors import DamagedError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED, compute_metrics
 from pe_lab.evaluate.cells import make_cells

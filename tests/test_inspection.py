@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from program import ROOT, Here, assert_refused, succeeded
 
 from docs.facts import names, section
+from pe_lab.cli.arguments import find_run
 from pe_lab.cli.inspect import lines
-from pe_lab.cli.run_argument import find_run
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import compute_metrics
 from pe_lab.experiment.load_run import load

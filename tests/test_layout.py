@@ -15,9 +15,9 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 700, "cli": 1385, "config": 343, "core": 679, "evaluate": 330, "experiment": 695,
-    "explain": 975, "hf": 241, "kernels": 367, "models": 1447, "nn.py": 136, "pe": 2334,
-    "report": 460, "results": 1147, "store": 279, "suite": 947, "sweeps": 380, "train": 608,
+    "check": 702, "cli": 1176, "config": 343, "core": 694, "evaluate": 340, "experiment": 717,
+    "explain": 976, "hf": 241, "kernels": 367, "models": 1447, "nn.py": 137, "pe": 2334,
+    "report": 460, "results": 1131, "store": 344, "suite": 949, "sweeps": 396, "train": 642,
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
 pays with something that goes."""

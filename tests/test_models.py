@@ -8,7 +8,7 @@ from typing import Any, Literal, get_type_hints
 import pytest
 import torch
 from hydra.utils import get_object
-from program import rows, state, the_run, tiny
+from program import checked_jobs, rows, state, the_run, tiny
 from small_models import MODELS, every_model, small, two_parts
 
 from docs import facts
@@ -22,7 +22,6 @@ from pe_lab.check.base import (
 from pe_lab.check.encodings import cache_gap
 from pe_lab.check.models import CHECKS as OF_A_MODEL
 from pe_lab.check.models import LENGTH, MAX_LEN, PLACE, tokens
-from pe_lab.cli.train import checked_jobs
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import compute_metrics
 from pe_lab.experiment.load_run import load

@@ -9,10 +9,9 @@ import pytest
 import torch
 import trainers
 import yaml
-from program import ROOT, Here, succeeded, summary, tiny
+from program import ROOT, Here, checked_jobs, succeeded, summary, tiny
 from suites import folders
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.compose import CommandLine, compose
 from pe_lab.config.schema import to_dict
 from pe_lab.experiment.load_run import load

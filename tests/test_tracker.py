@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from offline_wandb import tracked
-from program import tiny
+from program import checked_jobs, tiny
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
 from pe_lab.experiment.tracking import add_mean_ood, closing_row, length_rows, split_rows
 from pe_lab.experiment.wandb import WandbConfig, init_arguments

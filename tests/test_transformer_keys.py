@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fast import accelerated, plain
-from program import tiny
+from program import checked_jobs, tiny
 from small_models import small
 from torch import nn
 
@@ -16,7 +16,6 @@ from docs import facts
 from pe_lab.check import base as tiny_models
 from pe_lab.check import models
 from pe_lab.check.encodings import cache_gap
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict as as_mapping
 from pe_lab.models.config import LayerConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from program import tiny
+from program import checked_jobs, tiny
 from torch import nn
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.plan import Plan, plan

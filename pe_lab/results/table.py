@@ -20,7 +20,7 @@ import yaml
 from pe_lab.core.config_dir import conf
 from pe_lab.core.errors import PeLabError, UsageError, reason
 from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
-from pe_lab.core.options import Options
+from pe_lab.core.options import Line
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of, filter_key, filter_where
 from pe_lab.store.run_folder import RunFolder, run_folders
@@ -412,44 +412,24 @@ def without_tuning(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.filter(pl.col(TUNING_OF).is_null())
 
 
-class RunOptions(Options, extra="allow"):
-    """Options of a command over runs; its other keys are filters, columns of the runs' table."""
-
-    runs_dir: str = "runs"
-    where: str | None = None
-
-    @property
-    def filters(self) -> list[str]:
-        """The words that select among the runs of ``runs_dir``."""
-        where = [] if self.where is None else [f"where={self.where}"]
-        return [*(f"{key}={value}" for key, value in self.others.items()), *where]
-
-    def values(self, key: str) -> list[str]:
-        """The values that a filter selects, separated by commas; empty without that filter."""
-        value = self.others.get(key)
-        return [] if value is None else [entry.strip() for entry in value.split(",")]
-
-
-class FileOptions(RunOptions):
-    """Options of a command that needs no more than the table of the runs, which may be a file in
-    place of ``runs_dir``."""
-
-    file: Path | None = None
-
-
-def selected(options: RunOptions) -> pl.DataFrame:
-    """Return the runs that the options select (see ``read_runs``), of a folder or a file.
+def selected(
+    line: Line,
+    runs_dir: str | Path,
+    where: str | None,
+    filters: Mapping[str, str],
+    file: Path | None = None,
+) -> pl.DataFrame:
+    """Return the runs that a command's line selects (see ``read_runs``), of a folder or a file.
 
     Raises:
         UsageError: a filter that no run can have, or that cannot be read.
     """
-    file = options.file if isinstance(options, FileOptions) else None
-    runs = read_runs(options.runs_dir) if file is None else read_file_of_runs(file)
-    for key, value in options.others.items():
+    runs = read_runs(runs_dir) if file is None else read_file_of_runs(file)
+    for key, value in filters.items():
         if len(runs) and column_of(key, runs.columns) is None:
-            meant = did_you_mean(key, {*type(options).model_fields, *runs.columns})
-            raise UsageError(f"{options.command} {key}={value}: {meant}")
-    return filtered(runs, options.where, options.others)
+            meant = did_you_mean(key, {*line.keys, *runs.columns})
+            raise UsageError(f"{line.command} {key}={value}: {meant}")
+    return filtered(runs, where, filters)
 
 
 def unfinished_notes(runs: pl.DataFrame) -> list[str]:
