@@ -11,13 +11,13 @@ from pe_lab.check.base import (
     accepted,
     dims,
     in_pieces,
-    model,
     move_parameters,
     other_values,
     scattered,
     sequential,
     tokens,
 )
+from pe_lab.check.base import build_transformer as model
 from pe_lab.pe.base import HOOKS
 
 __all__ = [
