@@ -7,8 +7,8 @@ Numbers are of torch's default type: ``exact`` makes that float64, so that agree
 formulas, not of rounding.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -23,7 +23,7 @@ from pe_lab.core.instantiate import instantiate
 from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import PositionalEncoding
 from pe_lab.train.encodings import build_encodings
 from pe_lab.train.kernels import use_kernels
 
@@ -96,12 +96,6 @@ def exact() -> Iterator[None]:
     finally:
         torch.set_default_dtype(before)
         torch.set_num_threads(threads)
-
-
-def dims(**changes: Any) -> Dims:
-    sizes = {key: TRANSFORMER[key] for key in ("d_model", "n_heads", "n_layers")}
-    lengths = {"vocab_size": VOCAB, "train_len": TRAIN_LEN, "max_len": MAX_LEN}
-    return Dims(**{**sizes, **lengths, **changes})
 
 
 def build_transformer(
@@ -290,14 +284,6 @@ def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
     return filled
 
 
-def accepted(section: Section, sizes: Dims) -> bool:
-    try:
-        build_encodings(section, sizes)
-    except UsageError:
-        return False
-    return True
-
-
 def choices(section: Section) -> dict[str, Section]:
     """An encoding's section as it is, and with each other choice of one key that is not a number.
 
@@ -308,8 +294,9 @@ def choices(section: Section) -> dict[str, Section]:
         if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
             continue
         for other in other_values(section, key):
-            if accepted(changed := {**section, key: other}, dims()):
-                sections[f"{key}={as_word(other)}"] = changed
+            with suppress(UsageError):
+                build_transformer({**section, key: other}, fast=False)
+                sections[f"{key}={as_word(other)}"] = {**section, key: other}
     return sections
 
 
@@ -320,21 +307,34 @@ def as_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def try_keys(section: Section, change: Callable[[str], list[str]]) -> str:
+def try_keys(
+    section: Section,
+    changes: Callable[[str, Any], bool | None],
+    values: Callable[[Section, str], list[Any]] = other_values,
+    enough: Callable[[Iterable[bool]], bool] = all,
+) -> str:
     """A sentence with the values of each key that were tried.
 
     Args:
-        change: returns the other values of a key that change something.
+        changes: whether a value of a key changes something; None: it is refused.
+        values: the other values of a key.
+        enough: whether ``all`` values of a key must change something, or ``any``.
 
     Raises:
+        ContractError: a key changes nothing.
         NotClaimedError: no key has another value to try.
     """
-    values = {key: change(key) for key in section if key != "_target_"}
-    done = [f"{key}={'|'.join(tried)}" for key, tried in values.items() if tried]
-    untried = ", ".join(key for key, tried in values.items() if not tried)
+    words: dict[str, list[str]] = {}
+    for key in (key for key in section if key != "_target_"):
+        tried = {as_word(value): changes(key, value) for value in values(section, key)}
+        tried = {word: changed for word, changed in tried.items() if changed is not None}
+        idle = "|".join(word for word, changed in tried.items() if not changed)
+        same = f"{key}={idle} computes or draws the same as {key}={as_word(section[key])}"
+        require(not tried or enough(map(bool, tried.values())), same)
+        words[key] = list(tried)
+    done = [f"{key}={'|'.join(tried)}" for key, tried in words.items() if tried]
+    untried = ", ".join(key for key, tried in words.items() if not tried)
+    left = f"no other value to try of {untried}"
     if not done:
-        raise NotClaimedError(
-            f"no other value to try of {untried}" if untried else "it has no keys"
-        )
-    left = f"; no other value to try of {untried}" if untried else ""
-    return f"tried {', '.join(done)}{left}"
+        raise NotClaimedError(left if untried else "it has no keys")
+    return f"tried {', '.join(done)}" + (f"; {left}" if untried else "")

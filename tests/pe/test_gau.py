@@ -116,7 +116,7 @@ def test_the_formula_in_loops(pe: str, attention: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["alibi", "cope", "cope-gates=sep_keys", "path", "shaw-values=False"]
+    "name", ["alibi", "cope", "cope-gates=sep_keys", "path", "shaw-values=false"]
 )
 @pytest.mark.parametrize("head_width", [8, 32])
 def test_kernels_equal_the_formulas(name: str, head_width: int) -> None:

@@ -28,7 +28,7 @@ def test_with_a_window_in_one_layer(name: str) -> None:
 
 
 @pytest.mark.parametrize("length", [path.CHUNK, path.CHUNK + 1, 2 * path.CHUNK + 3])
-@pytest.mark.parametrize("name", ["path", "path-forget=True"])
+@pytest.mark.parametrize("name", ["path", "path-forget=true"])
 def test_path_over_several_chunks(name: str, length: int) -> None:
     built = model(VARIANTS[name], train_len=length, max_len=length).eval()
     cache_gap(built, tokens(2, length), sequential(length), max(1, length - 20), 3)
