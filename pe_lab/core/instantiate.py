@@ -12,10 +12,24 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from pe_lab.core.errors import UsageError, reason
-from pe_lab.core.moved import MOVED
 from pe_lab.core.validation import CLOSED, as_yaml, problem, to_json
 
 T = TypeVar("T")
+_FILES = {
+    "rope_scaling": {
+        **{"pi": "PI", "ntk_old": "NTKOld", "ntk_fixed": "NTKFixed", "ntk_mixed": "NTKMixed"},
+        **{"yarn": "YaRN", "dynamic_ntk": "DynamicNTK", "longrope": "LongRoPE"},
+    },
+    "rerope": {"leaky_rerope": "LeakyReRoPE", "self_extend": "SelfExtend"},
+    "grape": {"grape_a": "GRAPEA", "grape_ap": "GRAPEAP", "grape_m": "GRAPEM"},
+}
+MOVED = {
+    f"pe_lab.pe.{old}.{name}": f"pe_lab.pe.{new}.{name}"
+    for new, files in _FILES.items()
+    for old, name in files.items()
+}
+"""The recorded ``_target_`` -> today's. The identity of a run has the recorded one."""
+RECORDED = {new: old for old, new in MOVED.items()}
 
 
 class Section(dict[str, Any]):
