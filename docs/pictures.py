@@ -8,7 +8,6 @@ deviation 1/2 on every parameter. Blue is below zero, orange above.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,15 +19,15 @@ from pe_lab.models.attention import Attention
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
 
+# Two panels are as wide as a telephone.
 SIDE, COLUMNS = 144, 2
-"""Two panels are as wide as a telephone."""
+# Legible on a light and on a dark page; the background is transparent.
 GREY = "#767676"
-"""Legible on a light and on a dark page; the background is transparent."""
 LENGTH, SEED = 48, 0
 AT_INPUT = {"embed", "block_input"}
 AT_ATTENTION = {"rotate", "bias", "logits", "normalize"}
 INPUT, ADDED, WEIGHTS = "p(i)·p(j) / d", "logit − q·k / √D", "attention weight"
-ALIKE, RANDOM = "tokens alike", "tokens random"
+ALIKE, RANDOM, NOISY = "tokens alike", "tokens random", "with noise on every parameter"
 
 
 @dataclass(frozen=True)
@@ -44,17 +43,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """The panels; ``noisy`` if noise was added to every parameter."""
+    """The panels, and their quantities in words."""
 
     panels: Sequence[Panel]
-    noisy: bool
-
-    @property
-    def quantities(self) -> list[str]:
-        return list(dict.fromkeys(panel.quantity for panel in self.panels))
+    caption: str
 
 
-@cache
 def draw(name: str) -> Picture:
     """The picture of an encoding with its default keys in the default model. Constant panels are
     left out; where none is left, it shows the attention weights of equal tokens."""
@@ -65,8 +59,10 @@ def draw(name: str) -> Picture:
         if noisy:
             facts.add_noise(encodings)
             panels = panels_of(encodings)
-        varying = [panel for panel in panels if varies(panel)]
-        return Picture(varying or attention_panels(encodings[0], WEIGHTS, ALIKE), noisy)
+        shown = [panel for panel in panels if varies(panel)]
+        shown = shown or attention_panels(encodings[0], WEIGHTS, ALIKE)
+    quantities = dict.fromkeys(panel.quantity for panel in shown)
+    return Picture(shown, ", ".join([*quantities, *[NOISY] * noisy]))
 
 
 def varies(panel: Panel) -> bool:
@@ -159,8 +155,8 @@ def png(panels: Sequence[Panel]) -> bytes:
 
 
 def _view(panel: Panel) -> dict[str, Any]:
-    rows = enumerate(panel.matrix.tolist())
-    cells = [{"i": i, "j": j, "value": v} for i, row in rows for j, v in enumerate(row) if v == v]
+    places = (~panel.matrix.isnan()).nonzero().tolist()
+    cells = [{"i": i, "j": j, "value": panel.matrix[i, j].item()} for i, j in places]
     ends = [-panel.largest, panel.largest]
     axis = {"type": "ordinal", "axis": None, "scale": {"paddingInner": 0, "paddingOuter": 0}}
     colour = {
