@@ -7,7 +7,8 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -133,6 +134,7 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
         summary = folder.summary()
         known, recorded = _unfinished(folder) if summary is None else _finished(summary)
         if "config" in recorded:
+            _check_numbers(recorded["config"], recorded.get("metrics", {}))
             parts = any_seed(recorded["config"]), recorded.get("contents") or {}
             content = orjson.dumps([*parts, recorded.get("null_keys") or []])
             known["_row"] = settings.setdefault(content, len(settings))
@@ -143,6 +145,14 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
         # No run, whatever is in it, may hide the others.
         message = f"{folder.path} cannot be read ({reason(error)}): make it again with force=true"
     return {**facts, "state": "broken", "message": message}
+
+
+def _check_numbers(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+    """ValueError where a record has no number where tables compute with one."""
+    keys = {f"train.{key}": config["train"][key] for key in ("lr", "steps")}
+    for name, value in {**keys, **metrics}.items():
+        if not isinstance(value, (int, float)) and not (value is None and name in metrics):
+            raise ValueError(f"{name} is {value!r}, not a number")
 
 
 def _finished(summary: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -310,11 +320,18 @@ def _rows_of(
     out, with a warning."""
     rows = []
     for run in frame.select(RUN).iter_rows(named=True):
-        try:
+        with damage_named("it is left out"):
             rows += [{**run, **row} for row in read(RunFolder(Path(run["path"])))]
-        except PeLabError as error:
-            logger.warning("%s; until then it is left out", error)
     return rows
+
+
+@contextmanager
+def damage_named(until_then: str) -> Iterator[None]:
+    """Name a file that cannot be read, and what that means for its run; the others go on."""
+    try:
+        yield
+    except PeLabError as error:
+        logger.warning("%s; until then %s", error, until_then)
 
 
 def shipped_findings() -> Path:

@@ -60,7 +60,8 @@ def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
     ]
     of_shown = _counts_by_column(every.filter(pl.col("base").is_in(shown)), columns)
     # A column of the table may have the name of an encoding, as conv.
-    of_shown = of_shown.with_columns(pl.format("{} ", "base")).pivot("base", index="task")
+    of_shown = of_shown.with_columns(pl.format("{} ", "base"))
+    of_shown = of_shown.pivot("base", [f"{base} " for base in shown], index="task", values="text")
     frame = pl.DataFrame(counts).pivot("column", index="task", values="text")
     frame = frame.join(of_shown, on="task", how="left", maintain_order="left")
     title = f"Which encodings generalise to every scored split, suite {scores.suite.version}"
