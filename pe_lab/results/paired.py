@@ -55,12 +55,15 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     for pe in (a, b):
         if finished.is_empty() or finished.filter(pe=pe).is_empty():
             raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
-    errors = by_split(finished, ["error"]).join(_protocols(finished), on="path")
+    # Task by task, so that splits are in the order of their task.
+    tasks = finished.partition_by("task", maintain_order=True)
+    errors = pl.concat([by_split(runs, ["error"]) for runs in tasks])
+    errors = errors.join(_protocols(finished), on="path", maintain_order="left")
     first, other = errors.filter(pe=a), errors.filter(pe=b)
     shared = ["task", "protocol"]
     for pe, of, others in ((a, first, other), (b, other, first)):
         _check_one_setting(finished.filter(pe=pe), of.join(others, on=shared, how="semi"))
-    both = first.join(other, on=[*shared, "split", "seed"], suffix="_b")
+    both = first.join(other, on=[*shared, "split", "seed"], suffix="_b", maintain_order="left")
     if both.is_empty():
         raise UsageError(f"a={a} b={b} share no seed in settings that are otherwise equal")
     rows: list[dict[str, Any]] = []
