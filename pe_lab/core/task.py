@@ -16,7 +16,7 @@ from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
 from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN, OOD
 from pe_lab.core.suggest import did_you_mean
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -54,7 +54,7 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         for name, changes in self.splits.items():
-            if name in (TRAIN, IN_DOMAIN):
+            if name in (TRAIN, IN_DOMAIN, OOD):
                 raise ValueError(f"a split cannot be called {name}; choose another name")
             if fixed := self.fixed & changes.keys():
                 raise ValueError(f"split {name} cannot change {', '.join(sorted(fixed))}")
