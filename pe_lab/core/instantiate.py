@@ -65,6 +65,7 @@ def check_section(section: Mapping[str, Any], key: str, base: type, leading: int
     """The section, checked against the signature of its class; a checked one is returned as it is.
 
     Args:
+        section: ``_target_`` is the dotted path of a class, or the class.
         key: the section's key, for messages.
         base: what the class must derive from.
         leading: the number of first arguments, which no section holds.
@@ -74,8 +75,8 @@ def check_section(section: Mapping[str, Any], key: str, base: type, leading: int
     """
     if isinstance(section, Section):
         return section
-    path = str(section.get("_target_"))
-    target = find_class(MOVED.get(path, path), f"{key}._target_={as_yaml(path)}", base)
+    path: Any = section.get("_target_")
+    target = find_class(MOVED.get(path, path), f"{key}._target_={as_yaml(str(path))}", base)
     schema, names = _schema(target, leading)
     values = {name: value for name, value in section.items() if name != "_target_"}
     try:
@@ -94,15 +95,16 @@ def instantiate(section: Mapping[str, Any], key: str, base: type[T], *leading: A
     return made
 
 
-def find_class(path: str, word: str, base: type) -> Any:
+def find_class(path: Any, word: str, base: type) -> Any:
     """The class with a dotted path, derived from ``base``.
 
     Args:
+        path: the class itself is returned.
         word: key and value that name it, for messages.
     """
-    module, _, name = path.rpartition(".")
+    module, _, name = str(path).rpartition(".")
     try:
-        target = getattr(import_module(module), name)
+        target = path if inspect.isclass(path) else getattr(import_module(module), name)
     except Exception as error:
         raise UsageError(
             f"{word} cannot be imported ({type(error).__name__}: {reason(error)}): give the dotted "

@@ -25,7 +25,9 @@ except ImportError as error:
 FAMILIES = ("llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "gpt2")
 
 
-def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, **keys: Any) -> Any:
+def attach(
+    model: Any, pe: str | type, *, train_len: int, max_len: int | None = None, **keys: Any
+) -> Any:
     """Replace the positions of a causal language model by an encoding of pe-lab, in place.
 
     ``save_pretrained`` then writes the encoding, too, and ``load`` reads it. A layer that does not
@@ -33,7 +35,7 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
 
     Args:
         model: of one of ``FAMILIES``; its own positions (RoPE, GPT-2's table) are removed.
-        pe: the name of an encoding, ``none`` included.
+        pe: the name of an encoding, ``none`` included, or a class, which ``load`` imports again.
         train_len: tokens of the longest sequence in training.
         max_len: tokens of the longest sequence at all; None: ``train_len``.
         keys: keys of the encoding that differ from its yaml.
@@ -81,7 +83,8 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
     }
     model._tied_weights_keys = {**(type(model)._tied_weights_keys or {}), **tied}
     model.all_tied_weights_keys.update(tied)
-    config.pe_lab = {"pe": pe, "train_len": train_len, "max_len": longest, **keys}
+    name = pe if isinstance(pe, str) else f"{pe.__module__}.{pe.__qualname__}"
+    config.pe_lab = {"pe": name, "train_len": train_len, "max_len": longest, **keys}
     config._attn_implementation = bridge.NAME
     config.use_cache = model.generation_config.use_cache = False
     return model

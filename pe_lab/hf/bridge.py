@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from pe_lab.core.errors import UsageError
 from pe_lab.models.attention import Attention
-from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
 from pe_lab.train.encodings import use_kernels
@@ -153,7 +152,7 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     _refuse_rows(pos_BT, kwargs)
     carried = [None]
     for layer in layers:
-        refuse_beyond(layer.attention.encoding, pos_BT)
+        layer.attention.encoding.refuse_positions(pos_BT)
         layer.carried = carried
     if "embed" in encoding.hooks():
         if ids is None:

@@ -15,7 +15,7 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import check_section
 from pe_lab.core.rng import torch_seed
 from pe_lab.models.config import ModelConfig
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, make_encoding
 from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
 
@@ -44,7 +44,7 @@ def build_encodings(
     """
     valid_section = check_section(section, "pe", PositionalEncoding, leading=1)
     sizes = [dims.at_layer(layer) for layer in range(dims.n_layers)]
-    encodings: list[PositionalEncoding] = [valid_section.make(size) for size in sizes]
+    encodings = [make_encoding(valid_section.make, size) for size in sizes]
     # The input exists once: only the first layer's encoding changes it.
     hooks = [encodings[0].hooks(), *(encoding.hooks() - {"embed"} for encoding in encodings[1:])]
     encoded = [layer for layer, of_layer in enumerate(hooks) if of_layer and layer not in without]
