@@ -6,13 +6,14 @@ STAMP  := $(VENV)/.installed
 OPENWANDB := .venv-wandb/bin/openwandb
 PEERS  := $(VENV)/.installed-peers
 SITE   := $(VENV)/.installed-site
+RAY    := $(VENV)/.installed-ray
 RUN    ?= task=flipflop pe=cope
 CHAOS  ?= 10
 # A file's tests share a worker and so its fixtures. Files with few tests are not left for the end:
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted test-slurm test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
+.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted test-slurm test-ray test-hydra-next test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +27,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(PEERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf]'
+	@touch $@
+
+$(RAY): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
 	@touch $@
 
 $(SITE): $(STAMP)
@@ -70,6 +75,15 @@ planted: $(STAMP) ## whether pe-lab why finds causes planted in trained models, 
 test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (Debian, root) and stops
 	trap tests/slurm/down.sh EXIT; trap 'exit 130' INT TERM; \
 	tests/slurm/up.sh && $(BIN)/python -m pytest -m slurm --timeout 900 tests/slurm
+
+test-ray: $(RAY) ## sweeps through Ray: killed workers, a lost node
+	$(BIN)/python -m pytest -m ray --timeout 600 tests/test_ray.py
+
+test-hydra-next: ## everything on the release candidate of Hydra 1.4, in .venv-hydra
+	$(PYTHON) -m venv .venv-hydra
+	.venv-hydra/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	.venv-hydra/bin/python -m pip install --quiet --disable-pip-version-check hydra-core==1.4.0rc3
+	.venv-hydra/bin/python -W "error:::hydra" -W "error:::omegaconf" -m pytest $(PARALLEL)
 
 test-wandb: $(STAMP) $(OPENWANDB) ## wandb against a real server, openwandb on loopback: every row read back
 	OPENWANDB=$(OPENWANDB) $(BIN)/python -m pytest -m wandb_server -s --timeout 600 tests/test_wandb_server.py

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from program import Here, Outcome
+from program import Here, Outcome, in_this_process
 
 from pe_lab.cli.main import main
 from pe_lab.config.compose import Composer
@@ -80,7 +80,7 @@ def here(
 
     def run(*words: str) -> Outcome:
         capsys.readouterr()
-        status = main(words)
+        status = main(in_this_process(words))
         out, err = capsys.readouterr()
         return Outcome(status, out, err)
 

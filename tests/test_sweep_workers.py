@@ -3,18 +3,21 @@
 import os
 import re
 import signal
-from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
-from program import Here, rows, start, state, tiny
+import torch
+from joblib.externals.loky.process_executor import BrokenProcessPool
+from program import ROOT, Here, rows, start, state, tiny
 from suites import JOBLIB, equal, folders, workers, written
 from test_sweeps import table
 
 from pe_lab.core.errors import RunError
+from pe_lab.experiment.environment import freest_gpu
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.sweeps.jobs import Job, closing_table, launch_all
+from pe_lab.sweeps.jobs import Job
+from pe_lab.sweeps.launchers import Joblib
+from pe_lab.sweeps.worker import Work
 
 
 @pytest.mark.extended
@@ -85,42 +88,55 @@ def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: 
     assert given_up()
 
 
-def job(number: int, folder: Path) -> Job:
-    made = RunFolder(folder / f"seed{number}-00000000")
-    return Job(number, [], {}, str(number), made, False)
+KILLS = """
+import os, signal
+from pe_lab.pe.rope import RoPE
+
+class Kills(RoPE):
+    def rotate(self, *args):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_a_job_that_kills_its_worker_is_abandoned_and_no_other(tmp_path: Path) -> None:
-    jobs = [job(number, tmp_path) for number in (1, 2, 3, 4)]
+@pytest.mark.extended
+def test_a_run_that_kills_its_worker_is_given_up_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "pe").mkdir(parents=True)
+    (tmp_path / "mine" / "kills.py").write_text(KILLS)
+    text = (ROOT / "conf/pe/rope.yaml").read_text().replace("pe_lab.pe.rope.RoPE", "kills.Kills")
+    (tmp_path / "mine" / "pe" / "kills.yaml").write_text(text)
+    run = start(
+        *JOBLIB, *tiny("pe=kills,rope", "seed=0", "train.steps=40"), "--config-dir", "mine",
+        cwd=tmp_path,
+    )  # fmt: skip
+    run.process.join(240)
+    assert run.status == 1
+    states = [row[2].partition(":")[0] for row in table((tmp_path / "stdout").read_text())]
+    assert states == ["killed", "finished"]
+
+
+def test_a_pool_that_never_begins_is_no_endless_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rounds = []
 
-    def launch(batch: Sequence[Job]) -> None:
-        rounds.append([one.number for one in batch])
-        for one in batch[:2]:
-            one.folder.make()
-            one.folder.set_status("running", one.status().get("step", 0), 9)
-        if batch[0].number == 1:
-            # The second in the pool dies with it.
-            raise BrokenProcessPool
-        for one in batch:
-            one.returned = ("failed", "fine")
-
-    launch_all(jobs, launch)
-    assert rounds == [[1, 2, 3, 4], [1], [2], [3, 4]]
-    assert jobs[0].returned is not None
-    assert jobs[0].returned[0] == "killed"
-    assert [one.returned for one in jobs[1:]] == [("failed", "fine")] * 3
-    outcomes = {one.number: one.outcome() for one in jobs}
-    assert closing_table(jobs, outcomes)[1] == {"killed": 1, "failed": 3}
-
-
-def test_a_pool_that_never_begins_is_no_endless_loop(tmp_path: Path) -> None:
-    rounds = []
-
-    def launch(batch: Sequence[Job]) -> None:
-        rounds.append(batch)
+    def fill_pool(*args: object) -> None:
+        rounds.append(args)
         raise BrokenProcessPool
 
-    with pytest.raises(RunError, match="a worker was killed before it began a job"):
-        launch_all([job(1, tmp_path)], launch)
-    assert len(rounds) == 1
+    monkeypatch.setattr("pe_lab.sweeps.launchers.fill_pool", fill_pool)
+    jobs = [Job(n, [], str(n), str(tmp_path / f"seed{n}-00000000")) for n in (1, 2)]
+    work = Work.write(tmp_path / "jobs.jsonl", "sweep", jobs, 2, None)
+    with pytest.raises(RunError, match="workers are killed before they begin a run"):
+        Joblib(2).launch(work, 2)
+    assert len(rounds) == 3
+
+
+@pytest.mark.parametrize(
+    ("free", "chosen"), [([8, 8, 40], {2}), ([20, 20.5, 8], {0, 1}), ([8], {0})]
+)
+def test_a_gpu_is_chosen_by_its_free_memory(
+    monkeypatch: pytest.MonkeyPatch, free: list[float], chosen: set[int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (int(free[gpu] * 2**30), 0))
+    assert {freest_gpu() for _ in range(50)} == chosen

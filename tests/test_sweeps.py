@@ -1,14 +1,22 @@
 """Sweeps: the outcome of each job, what is run again and what is not."""
 
+import json
 import os
 import re
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from program import Here, start, state, succeeded, tiny
 from suites import folders, written
+
+from pe_lab.cli.train import planned
+from pe_lab.config.compose import CommandLine, Composer
+from pe_lab.experiment.run import find_folder
+from pe_lab.sweeps.jobs import Job, Outcome, closing_table, list_jobs
 
 
 def table(out: str) -> list[list[str]]:
@@ -65,37 +73,64 @@ def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
     assert len(folders(tmp_path)) == 1
 
 
-@pytest.mark.extended
-def test_a_folder_that_another_process_writes(
+def test_runs_of_another_process_are_waited_for(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_lab.sweeps.worker.LOCK_WAIT_S", 0.3)
-    words = tiny("train.steps=10", "eval.sequences=800", "eval.batch_tokens=64")
-    first = start(*words, "seed=1", cwd=tmp_path)
-    first.wait_for(lambda: written(tmp_path) > 1000)
-    first.send(signal.SIGSTOP)
-    ended = here("-m", *words, "seed=0,1,2")
-    first.send(signal.SIGKILL)
-    assert ended.status == 1
-    assert ended.err.startswith("pe-lab: 1 held of 3 jobs")
-    states = [row[2] for row in table(ended.out)]
-    assert [states[0], states[2]] == ["finished", "finished"]
-    assert f"is being written by process {first.process.pid}" in " ".join(ended.out.split())
-    assert first.status == -signal.SIGKILL
-    assert here("-m", *words, "seed=0,1,2").status == 0
+    """Two lines on one folder split the work; none is made twice, and a killed one is taken."""
+    monkeypatch.setattr("pe_lab.sweeps.worker.HELD_POLL_S", 0.05)
+    words = tiny("train.steps=400", "eval.every=400")
+    other = start(*words, "seed=1", cwd=tmp_path)
+    other.wait_for(lambda: written(tmp_path) > 1000)
+    other.send(signal.SIGSTOP)
+
+    def kill_once_nothing_else_is_left() -> None:
+        while len([*tmp_path.glob("runs/*/*/seed*/summary.json")]) < 2:
+            time.sleep(0.1)
+        other.send(signal.SIGKILL)
+
+    threading.Thread(target=kill_once_nothing_else_is_left, daemon=True).start()
+    ended = succeeded(here("-m", *words, "seed=0,1,2"))
+    assert [row[2] for row in table(ended.out)] == ["finished"] * 3
+    assert ended.out.index("seed 2: finished") < ended.out.index("seed 1: finished")
+    starts = {name[:5]: len(json.loads((folder / "environment.json").read_text()))
+              for name, folder in folders(tmp_path).items()}  # fmt: skip
+    assert starts == {"seed0": 1, "seed1": 2, "seed2": 1}
 
 
 def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pe_lab.experiment.run as experiment
+    import pe_lab.sweeps.worker as worker
 
-    run = experiment.run
+    run = worker.run
 
     def ended(*words: Any) -> Any:
         done = run(*words)
         os.kill(os.getpid(), signal.SIGTERM)
         return done
 
-    monkeypatch.setattr(experiment, "run", ended)
+    monkeypatch.setattr(worker, "run", ended)
     stopped = here("-m", *tiny("seed=0,1", "train.steps=3"))
     assert stopped.status == 143
     assert [row[2] for row in table(stopped.out)] == ["finished", "not begun"]
+
+
+def test_jobs_that_differ_in_their_seed_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-m", "task=flipflop", "pe=rope,cope", "seed=range(0,20)"]
+    composed = []
+    job = Composer.job
+    monkeypatch.setattr(Composer, "job", lambda *args: composed.append(0) or job(*args))
+    jobs, _, _ = list_jobs(CommandLine.parse(words))
+    assert len(composed) == 2
+    expected = [find_folder(plan).path for plan in planned(CommandLine.parse(words))[1]]
+    assert [job.folder.path for job in jobs] == expected
+    # A key that reads the seed is composed for each.
+    _, _, plan = list_jobs(CommandLine.parse([*words, "train.warmup=${seed}"]))
+    assert plan.config.train.warmup == 19
+
+
+def test_the_closing_table_of_many_jobs(tmp_path: Path) -> None:
+    jobs = [Job(n, [f"seed={n}"], str(n), str(tmp_path / str(n))) for n in range(1, 61)]
+    outcomes = {job.path: Outcome("finished") for job in jobs} | {jobs[55].path: Outcome("failed")}
+    closing, counts = closing_table(jobs, outcomes)
+    assert (closing.row_count, counts) == (40, {"finished": 59, "failed": 1})
+    assert "56" in list(closing.columns[0].cells)
+    assert closing.caption == "40 of 60 jobs, unfinished ones first; in all 59 finished, 1 failed"

@@ -129,9 +129,8 @@ def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.
         line = CommandLine.parse(["-m", *_words(words, config_dir, keys, sweep=True)])
         if line.shows:
             raise UsageError("sweep takes keys and no flags: pe-lab --help has those that show")
-        jobs, plans = planned(line)
-        multirun(line, jobs, plans, tables=False)
-        return runs_of(dict.fromkeys(experiment.find_folder(plan).path for plan in plans))
+        jobs = multirun(line, tables=False)
+        return runs_of(dict.fromkeys(job.folder.path for job in jobs))
 
 
 def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:

@@ -58,7 +58,6 @@ def show(
     # Imported here: torch takes a second.
     from pe_lab.config.compose import CommandLine
     from pe_lab.suite.runs import Known, Trainer, select_steps
-    from pe_lab.sweeps.launchers import register_choices
 
     folder = line.config_dir
     suite = load_suite(names[0], folder)
@@ -71,8 +70,7 @@ def show(
     table = known.cost_table(steps)
     missing = table.frame["missing"][-1]
     if missing and not dry:
-        register_choices()
-        passed = {"hydra/launcher": "joblib", "tracker": "none"} | of_runs
+        passed = {"tracker": "none"} | of_runs
         words = [f"{key}={value}" for key, value in {**passed, "runs_dir": runs_dir}.items()]
         trainer = Trainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
         trainer.compose(steps)

@@ -17,7 +17,6 @@ from pe_lab.config.compose import CommandLine, check_composed, compose, to_hydra
 from pe_lab.config.schema import Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
-from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
     from pe_lab.train.plan import Plan
@@ -33,11 +32,12 @@ def launch(words: Sequence[str]) -> None:
     line = CommandLine.parse(words)
     if line.shows:
         return show_by_hydra(line)
-    jobs, plans = planned(line)
     if line.multirun:
         from pe_lab.sweeps.sweep import multirun
 
-        return multirun(line, jobs, plans)
+        multirun(line)
+        return None
+    jobs, plans = planned(line)
     from pe_lab.experiment.run import run_and_print
 
     (cfg,), (plan,) = jobs, plans
@@ -58,8 +58,6 @@ def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
     for word in line.words:
         if word.startswith(("hydra/launcher=", "hydra/sweeper=")) and not line.multirun:
             raise UsageError(f"{word} has no effect on one run: add -m, or leave it out")
-    if line.multirun:
-        register_choices()
     jobs = compose(line)
     return jobs, [check_origin(plan(check_composed(cfg))) for cfg in jobs]
 

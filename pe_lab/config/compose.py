@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import hydra
 import yaml
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -34,6 +35,11 @@ GROUPS = (
 MAPPINGS = ("task.files", "task.splits", "model.layers")
 """Mappings with arbitrary keys. On the command line a mapping replaces that of the yaml."""
 SEEDS = ("init", "data")
+LAUNCHERS = {
+    "basic": {"_target_": "pe_lab.sweeps.launchers.InProcess"},
+    "joblib": {"_target_": "pe_lab.sweeps.launchers.Joblib", "n_jobs": "${cores:${threads}}"},
+}
+"""Launchers whose names Hydra or a plugin registers: a yaml cannot replace these."""
 REFUSED = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError)
 
 
@@ -81,25 +87,18 @@ def compose(line: CommandLine) -> list[DictConfig]:
     Raises:
         UsageError: a word cannot be parsed, or names a key, an option or a file that is not there.
     """
-    overrides = parse_words(line.words)
-    for override in overrides:
-        if override.is_sweep_override() and not line.multirun:
-            raise UsageError(f"{override.input_line} names several values: add -m to run them all")
-    typed = {override.key_or_group for override in overrides}
     with composing(line.config_dir) as composer:
-        jobs: list[tuple[int, list[str]]] = []
-        for words in _combinations(overrides):
-            # What a recipe varies, unless the line sets it.
-            params = composer.base(words).hydra.sweeper.get("params") if line.multirun else None
-            added = [f"{key}={value}" for key, value in (params or {}).items() if key not in typed]
-            jobs += [(n, [*m, *words]) for n, m in enumerate(_combinations(parse_words(added)))]
-        # The values of the recipe vary slowest.
-        return [composer.job(words) for _, words in sorted(jobs, key=lambda job: job[0])]
+        return [composer.job(words) for words in composer.lines(line)]
 
 
 @contextmanager
-def composing(config_dir: str | None) -> Iterator["Composer"]:
+def composing(
+    config_dir: str | None, bases: dict[tuple[str, ...], DictConfig] | None = None
+) -> Iterator["Composer"]:
     """Hydra initialised with our yamls and those of ``--config-dir``.
+
+    Args:
+        bases: of an earlier composer of this process, which are not composed again.
 
     Raises:
         UsageError: anything inside that Hydra or OmegaConf refuses.
@@ -109,7 +108,9 @@ def composing(config_dir: str | None) -> Iterator["Composer"]:
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_module("pe_lab.conf", job_name="pe-lab", version_base="1.3"):
-            yield Composer(folder)
+            for name, node in LAUNCHERS.items():
+                ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
+            yield Composer(folder, {} if bases is None else bases)
     except UnicodeDecodeError as error:
         raise UsageError(f"a yaml in {folder} is not text: {error}") from None
     except REFUSED as error:
@@ -124,11 +125,28 @@ class Composer:
 
     Args:
         config_dir: a folder of more yamls.
+        bases: what was composed of words that choose files.
     """
 
-    def __init__(self, config_dir: Path | None) -> None:
-        self.config_dir = config_dir
-        self.bases: dict[tuple[str, ...], DictConfig] = {}
+    def __init__(self, config_dir: Path | None, bases: dict[tuple[str, ...], DictConfig]) -> None:
+        self.config_dir, self.bases = config_dir, bases
+
+    def lines(self, line: CommandLine) -> list[list[str]]:
+        """The words of every job of a command line; what a recipe varies varies slowest."""
+        overrides = parse_words(line.words)
+        for override in overrides:
+            if override.is_sweep_override() and not line.multirun:
+                raise UsageError(
+                    f"{override.input_line} names several values: add -m to run them all"
+                )
+        typed = {override.key_or_group for override in overrides}
+        jobs: list[tuple[int, list[str]]] = []
+        for words in _combinations(overrides):
+            # What a recipe varies, unless the line sets it.
+            params = self.base(words).hydra.sweeper.get("params") if line.multirun else None
+            added = [f"{key}={value}" for key, value in (params or {}).items() if key not in typed]
+            jobs += [(n, [*m, *words]) for n, m in enumerate(_combinations(parse_words(added)))]
+        return [words for _, words in sorted(jobs, key=lambda job: job[0])]
 
     def base(self, words: list[str]) -> DictConfig:
         """What the words that choose files compose."""

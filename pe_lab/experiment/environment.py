@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import platform
+import random
 import socket
 import subprocess
 import sys
@@ -26,12 +27,9 @@ FLOP_PER_THREAD = 1.5e8
 torch 2.13): a second thread saves a fifth of a step from 0.3 GFLOP on, and nothing below 0.15."""
 
 
-def prepare_process(config: Config, number: int = 0) -> torch.device:
-    """Apply the process-wide settings of a run and return its device.
-
-    Args:
-        number: the job's number in its sweep; jobs are assigned to the GPUs in turn.
-    """
+def prepare_process(config: Config) -> torch.device:
+    """Apply the process-wide settings of a run and return its device: of several GPUs, one with
+    the most free memory."""
     keep_freed_memory()
     # set_threads sets the final number, which depends on the model's size.
     torch.set_num_threads(1 if config.threads == "auto" else config.threads)
@@ -46,10 +44,18 @@ def prepare_process(config: Config, number: int = 0) -> torch.device:
     torch.set_flush_denormal(True)
     if config.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", number % torch.cuda.device_count())
+    device = torch.device("cuda", freest_gpu())
     # Its generator and its name are later requested without an index.
     torch.cuda.set_device(device)
     return device
+
+
+def freest_gpu() -> int:
+    """Return the GPU with the most free memory. Processes that begin together would all find the
+    same one, so those within a gibibyte of it are drawn from."""
+    gpus = range(torch.cuda.device_count())
+    free = [torch.cuda.mem_get_info(gpu)[0] if len(gpus) > 1 else 0 for gpu in gpus]
+    return random.SystemRandom().choice([gpu for gpu in gpus if free[gpu] > max(free) - 2**30])
 
 
 def keep_freed_memory() -> None:
@@ -147,6 +153,7 @@ def record_start(
     starts = folder.starts()
     facts = {
         "time": time.time(),
+        "step": trainer.step,
         "sweep": sweep,
         "deterministic": plan.config.deterministic,
         **describe_environment(torch.get_num_threads(), device.type, device.index),

@@ -48,13 +48,11 @@ class SweepPlace:
     Args:
         name: of the run, columns with its progress.
         sweep: name of the sweep.
-        number: of the run in it; runs take the GPUs in turn by it.
         line_every: seconds between lines of progress; a sweep has lines of many runs.
     """
 
     name: str
     sweep: str
-    number: int
     line_every: float = 60.0
 
 
@@ -88,22 +86,20 @@ def run(
     plan: Plan,
     overrides: Sequence[str] = (),
     place: SweepPlace | None = None,
-    wait_s: float = 0.0,
 ) -> dict[str, Any]:
     """Do the run, or what is left of it, and return its summary.
 
     Args:
         overrides: of the command line, recorded with the run.
         place: in a sweep; None: a run by itself.
-        wait_s: how long to wait for the folder while another process is writing it.
 
     Raises:
-        HeldError: another process is still writing it.
+        HeldError: another process is writing it.
         PeLabError: it failed; the folder's status says so.
         Interrupted: a signal came; the checkpoint is written.
     """
     folder = find_folder(plan)
-    with folder.lock(wait_s):
+    with folder.lock():
         if plan.config.force and (aside := folder.set_aside()):
             logger.info("force=true: what was there is now %s", aside)
         summary = folder.summary()
@@ -117,7 +113,7 @@ def _execute(
     plan: Plan, folder: RunFolder, overrides: list[str], place: SweepPlace | None
 ) -> dict[str, Any]:
     """Train and measure; the status of the folder says how it ended."""
-    device = prepare_process(plan.config, place.number if place else 0)
+    device = prepare_process(plan.config)
     sets, steps = draw_evaluation_sets(plan), plan.config.train.steps
     folder.make()
     with log_to_file(folder.path / "log.txt"), stop_on_signal():

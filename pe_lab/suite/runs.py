@@ -6,7 +6,7 @@ A run is known by its task, entry, phase, learning rate and seed. Shipped result
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -16,7 +16,7 @@ import polars as pl
 
 from pe_lab.config.compose import CommandLine, Composer, check_composed, composing
 from pe_lab.core.console import busy, console
-from pe_lab.core.errors import Interrupted, PeLabError, UsageError
+from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.suggest import check_known, counted
 from pe_lab.experiment.run import find_folder
@@ -25,8 +25,8 @@ from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
 from pe_lab.suite.scores import BASELINE, choose_rates, next_tuning, tuning_of, unite
 from pe_lab.suite.suite import LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
-from pe_lab.sweeps.jobs import Job, launch_all
-from pe_lab.sweeps.sweep import Sweep, raise_ended
+from pe_lab.sweeps.jobs import Job, Outcome
+from pe_lab.sweeps.sweep import Sweep
 from pe_lab.train.plan import Plan, plan
 
 ENDED = ("finished", "finished before")
@@ -258,13 +258,14 @@ class Trainer:
             task, entry = min(untuned)
             raise UsageError(f"{entry} on {task} has no tuned rate: give phases=tuning,score")
         pairs = dict.fromkeys((run.task, run.entry) for run in runs)
-        with busy(f"composing {len(pairs)} pairs of task and entry"):
-            with composing(self.line.config_dir) as composer:
-                self._plans = {pair: self._plan(*pair, composer) for pair in pairs}
-            for pair in list(pairs)[:1]:
-                line = replace(self.line, words=self._words(*pair), multirun=False)
-                name = f"suite-{self.suite.name}"
-                self._sweep = Sweep(line, [line.words], str(self.runs_dir), name)
+        said = f"composing {len(pairs)} pairs of task and entry"
+        with busy(said), composing(self.line.config_dir) as composer:
+            self._plans = {pair: self._plan(*pair, composer) for pair in pairs}
+        for pair in list(pairs)[:1]:
+            name = f"suite-{self.suite.name}"
+            self._sweep = Sweep(self.line, self._words(*pair), str(self.runs_dir), name)
+            if not self._sweep.launcher.waits:
+                raise UsageError("hydra.launcher.wait=false: a suite waits between its rounds")
 
     def _words(self, task: str, entry: str) -> list[str]:
         return [*self.suite.run_words(task, entry), *self.line.words]
@@ -293,16 +294,10 @@ class Trainer:
             PeLabError: some runs did not finish; the same command trains what is missing.
             Interrupted: a signal came; the same command continues.
         """
-        ended: Exception | Interrupted | None = None
         if self._sweep is None:
             return
-        try:
-            with self._sweep.running():
-                for step in sorted(steps, key=lambda step: (step.group, self._cost(step))):
-                    self._train_step(step, self._sweep)
-        except (Exception, Interrupted) as error:
-            ended = error
-        raise_ended(ended, "the same command")
+        for step in sorted(steps, key=lambda step: (step.group, self._cost(step))):
+            self._train_step(step, self._sweep)
         refused = (f"not run: {t} {entry}: {why}" for (t, entry), why in self.refused.items())
         for line in (*self.failed, *refused):
             console().print(line, soft_wrap=True)
@@ -317,18 +312,21 @@ class Trainer:
         while runs := self.known.next_runs(step):
             began, jobs = time.monotonic(), self._jobs(runs)
             try:
-                if missing := [job for job in jobs if job.missing]:
-                    launch_all(missing, sweep.launch(jobs))
+                if missing := [job for job in jobs if not job.finished]:
+                    sweep.launch(missing, len(jobs))
             finally:
-                self._record(runs, jobs, f"{step.task}, {step.phase}", time.monotonic() - began)
+                outcomes = {job.label: sweep.outcome(job) for job in jobs}
+                if jobs:
+                    states = Counter(outcome.state for outcome in outcomes.values())
+                    said = ", ".join(f"{n} {state}" for state, n in states.items())
+                    minutes = (time.monotonic() - began) / 60
+                    console().print(f"{step.task}, {step.phase}: {said}, {minutes:.1f} min")
+                self._record(runs, jobs, outcomes)
 
-    def _record(self, runs: Sequence[Run], jobs: Sequence[Job], stage: str, seconds: float) -> None:
-        """Print how jobs ended, and take what they measured."""
-        outcomes = {job.label: job.outcome() for job in jobs}
-        states = Counter(outcome.state for outcome in outcomes.values())
-        if jobs:
-            said = ", ".join(f"{n} {state}" for state, n in states.items())
-            console().print(f"{stage}: {said}, {seconds / 60:.1f} min")
+    def _record(
+        self, runs: Sequence[Run], jobs: Sequence[Job], outcomes: Mapping[str, Outcome]
+    ) -> None:
+        """Take what jobs measured, and note those that did not finish."""
         ended = ((label, one) for label, one in outcomes.items() if one.state not in ENDED)
         self.failed += [f"{label}: {outcome}" for label, outcome in ended]
         self.known.begun |= {*runs}
@@ -352,6 +350,6 @@ class Trainer:
                 word for word in self._words(run.task, run.entry)
                 if word.partition("=")[0] != "train.steps" and not word.startswith("hydra")
             ]  # fmt: skip
-            done = (folder.path / "summary.json").exists()
-            jobs.append(Job(number, [*kept, *own], {}, str(run), folder, done))
+            words = [*kept, *own]
+            jobs.append(Job(number, words, str(run), str(folder.path), config.force))
         return jobs

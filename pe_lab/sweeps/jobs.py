@@ -1,24 +1,34 @@
-"""The jobs of a sweep: their state, their progress, and launching them again where a pool died."""
+"""The jobs of a sweep: how they are listed, how each ended, and the table that closes it."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from pe_lab.core.console import logger, percent
-from pe_lab.core.errors import PeLabError, RunError
+from pe_lab.config.compose import CommandLine, check_composed, composing
+from pe_lab.core.console import percent
+from pe_lab.core.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.core.suggest import counted
+from pe_lab.experiment.environment import warnings_about
+from pe_lab.experiment.load_run import check_origin
 from pe_lab.experiment.run import find_folder
-from pe_lab.experiment.signals import get_interrupt
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.train.plan import Plan
+from pe_lab.train.plan import Plan, plan
 
-UNFINISHED = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
+UNFINISHED = ("failed", "broken", "killed", "interrupted", "running", "not begun")
 """The states of a job that is not finished, in the order of the summary."""
+MOST_ROWS = 40
+"""The most rows of the closing table; of more jobs, the unfinished ones come first."""
+MOST_STARTS = 3
+"""A job whose process is killed this often at the same step is given up."""
+_SEED = re.compile(r"seed=(0|[1-9]\d{0,17})")
 
 
 @dataclass(frozen=True)
@@ -36,64 +46,85 @@ class Outcome:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
-    """One job of a sweep.
+    """One job of a sweep, as its workers are given it.
 
     Args:
         number: in the sweep, from 1.
         words: its overrides, without those of Hydra itself.
-        swept: the swept keys and their values.
         label: its name on the terminal.
-        finished_before: whether nothing is left to do.
-        twin: the number of an earlier job of the sweep that is the same run.
-        returned: the state and the reason where its folder does not have them.
+        path: its folder.
+        force: whether it is run again although it is finished.
     """
 
     number: int
     words: list[str]
-    swept: dict[str, str]
     label: str
-    folder: RunFolder
-    finished_before: bool
-    twin: int | None = None
-    returned: tuple[str, str] | None = None
-    status_before: dict[str, Any] = field(default_factory=dict)
+    path: str
+    force: bool = False
 
-    def __post_init__(self) -> None:
-        self.status_before = self.status()
+    @cached_property
+    def folder(self) -> RunFolder:
+        return RunFolder(Path(self.path))
 
     @property
-    def missing(self) -> bool:
-        """Whether it is to be launched."""
-        return not self.finished_before and self.twin is None
+    def finished(self) -> bool:
+        """Whether nothing is to be done, before the sweep begins."""
+        return not self.force and (self.folder.path / "summary.json").exists()
 
-    def has_begun(self) -> bool:
-        """Return whether this sweep has changed its folder."""
-        return self.status() != self.status_before
+    def written_since(self, began: float) -> bool:
+        """Whether its folder was written since a sweep began, by the clock of the file system."""
+        try:
+            return (self.folder.path / "status.json").stat().st_mtime >= began
+        except OSError:
+            return False
+
+    def is_over(self, began: float) -> bool:
+        """Whether nothing is left to do in a sweep: it finished, it failed, or its process was
+        killed ``MOST_STARTS`` times at the same step."""
+        here = self.written_since(began)
+        if (self.folder.path / "summary.json").exists():
+            return here or not self.force
+        status = self.status() if here else {}
+        if status.get("state") != "running":
+            return status.get("state") == "failed"
+        steps = [start.get("step") for start in self.starts() if start["time"] >= began]
+        last = steps[-MOST_STARTS:]
+        return last == [status["step"]] * MOST_STARTS and self.folder.killed()
 
     def status(self) -> dict[str, Any]:
-        """Return the last recorded status of its folder; empty where it cannot be read."""
+        """The last recorded status of its folder; empty where it cannot be read."""
         try:
             return self.folder.status()
         except PeLabError:
             return {}
 
-    def outcome(self) -> Outcome:
-        """Return how it ended, read from its folder."""
+    def starts(self) -> list[dict[str, Any]]:
+        """The recorded starts of its folder; none where they cannot be read."""
+        try:
+            return self.folder.starts()
+        except PeLabError:
+            return []
+
+    def outcome(self, began: float) -> Outcome:
+        """How it ended, read from its folder.
+
+        Args:
+            began: when the sweep did.
+        """
+        here = self.written_since(began)
         try:
             summary = self.folder.summary()
         except PeLabError as error:
             return Outcome("broken", str(error))
-        if summary is not None and (self.finished_before or self.has_begun()):
+        if summary is not None and (here or not self.force):
             metrics = summary["metrics"]
             in_domain = metrics.get(metric_name(IN_DOMAIN, "error"))
-            state = "finished before" if self.finished_before else "finished"
+            state = "finished" if here else "finished before"
             return Outcome(state, "", in_domain, mean_ood(metrics, summary["splits"]))
-        if self.returned is not None:
-            return Outcome(*self.returned)
         status = self.status()
-        if not self.has_begun():
+        if not here:
             return Outcome("not begun", f"it was {status['state']}" if status else "")
         state, at = status["state"], f"at step {status['step']} of {status['steps']}"
         # A run that says finished and has no summary was killed between its last two writes.
@@ -102,83 +133,80 @@ class Job:
         return Outcome(state, status.get("error") or at)
 
 
-def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[str]) -> list[Job]:
-    """Return the jobs of a sweep over ``keys``, with their present state.
+def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
+    """The jobs of a command line, checked, the warnings about them, and the plan of the last.
 
-    Args:
-        words: the overrides of each job.
+    Jobs that differ in their seed alone are composed and checked once.
+
+    Raises:
+        UsageError: a job is wrong.
     """
-    jobs: list[Job] = []
-    first: dict[str, int] = {}
-    common = set(words[0]).intersection(*words)
-    for number, (plan, overrides) in enumerate(zip(plans, words, strict=True), 1):
-        folder, names = find_folder(plan), plan.config.names
-        typed = dict(word.lstrip("+").partition("=")[::2] for word in overrides)
-        others = [word for word in overrides if word not in common
-                  and word.partition("=")[0] not in ("task", "pe", "seed")]  # fmt: skip
-        label = " ".join([names["task"], names["pe"], f"seed {plan.config.seed}", *others])
-        swept = {key: typed[key] for key in keys if key in typed}
-        done = not plan.config.force and (folder.path / "summary.json").exists()
-        twin = first.setdefault(str(folder.path), number)
-        twin_or_none = None if twin == number else twin
-        jobs.append(Job(number, overrides, swept, label, folder, done, twin_or_none))
-    return jobs
+    plans: dict[tuple[str, ...], Plan] = {}
+    jobs, warnings = list[Job](), dict[str, None]()
+    with composing(line.config_dir) as composer:
+        lines = composer.lines(line)
+        common = {*lines[0]}.intersection(*lines)
+        for number, words in enumerate(lines, 1):
+            seeds = [match for word in words if (match := _SEED.fullmatch(word))]
+            shared = tuple(word for word in words if not _SEED.fullmatch(word))
+            if shared not in plans:
+                cfg = composer.job(words)
+                made = check_origin(plan(check_composed(cfg)))
+                warnings |= dict.fromkeys(warnings_about(made))
+                # Weights of thousands of settings would fill the memory.
+                planned = replace(made, encodings=[])
+                if seeds and not depends_on_seed(cfg):
+                    plans[shared] = planned
+            else:
+                config = replace(plans[shared].config, seed=int(seeds[0][1]))  # type: ignore[type-var]
+                planned = replace(plans[shared], config=config)
+            names, folder = planned.config.names, find_folder(planned)
+            others = [word for word in words if word not in common
+                      and word.partition("=")[0] not in ("task", "pe", "seed")]  # fmt: skip
+            label = " ".join([names["task"], names["pe"], f"seed {planned.config.seed}", *others])
+            jobs.append(Job(number, words, label, str(folder.path), planned.config.force))
+    return jobs, [*warnings], planned
+
+
+def depends_on_seed(cfg: DictConfig) -> bool:
+    """Whether a key of a composed job beside the seed has its value from the seed."""
+    ours = {str(k): value for k, value in cfg.items_ex(resolve=False) if k != "hydra"}
+    text = str(OmegaConf.to_container(OmegaConf.create(ours), resolve=False))
+    return bool(ours["train"].get("from")) or re.search(r"\$\{[^}]*\bseed\b", text) is not None
 
 
 def closing_table(
-    jobs: Sequence[Job], outcomes: Mapping[int, Outcome]
+    jobs: Sequence[Job], outcomes: Mapping[str, Outcome]
 ) -> tuple[Table, Counter[str]]:
-    """Return one row per job, and the number of jobs in each state; ``outcomes`` by job number."""
-    keys = list(dict.fromkeys(key for job in jobs for key in job.swept))
+    """One row for each job, ``MOST_ROWS`` at most, and the number of jobs in each state.
+
+    Args:
+        outcomes: by path.
+    """
+    counts = Counter(outcomes[job.path].state for job in jobs)
+    first = {job.path: job.number for job in reversed(jobs)}
+    keys = swept_keys([job.words for job in jobs])
+    shown = sorted(jobs, key=lambda job: outcomes[job.path].state not in UNFINISHED)
     table = Table("", *keys, "state", title=counted(len(jobs), "job"), title_justify="left")
     for column in ("in_domain %", "OOD mean %"):
         table.add_column(column, justify="right")
-    counts = Counter(outcomes[job.twin or job.number].state for job in jobs)
-    for job in jobs:
-        outcome = outcomes[job.twin or job.number]
-        state = f"{outcome.state} (the same run as {job.twin})" if job.twin else str(outcome)
-        values = (job.swept.get(key, "") for key in keys)
+    for job in sorted(shown[:MOST_ROWS], key=lambda job: job.number):
+        outcome, number = outcomes[job.path], first[job.path]
+        values = dict(word.lstrip("+").partition("=")[::2] for word in job.words)
+        same = f"{outcome.state} (the same run as {number})"
+        state = str(outcome) if number == job.number else same
         errors = ("" if e is None else percent(e) for e in (outcome.error, outcome.ood))
-        table.add_row(str(job.number), *values, state, *errors)
+        table.add_row(str(job.number), *(values.get(key, "") for key in keys), state, *errors)
+    if len(jobs) > MOST_ROWS:
+        states = ", ".join(f"{n} {state}" for state, n in counts.most_common())
+        table.caption = f"{MOST_ROWS} of {len(jobs)} jobs, unfinished ones first; in all {states}"
     return table, counts
 
 
-def launch_all(
-    jobs: Sequence[Job],
-    launch: Callable[[Sequence[Job]], None],
-    batch_size: int | None = None,
-) -> None:
-    """Launch jobs until each has ended, or a signal came.
-
-    A pool that loses a worker is lost with all that it runs. These jobs resume from their
-    checkpoints alone in a new one, so that the one that kills its worker is found and given up.
-
-    Args:
-        launch: runs jobs to their end.
-        batch_size: jobs launched at a time; None: all.
-
-    Raises:
-        RunError: a pool dies before it begins a job.
-    """
-    waiting, suspects = list(jobs), list[Job]()
-    while (waiting or suspects) and get_interrupt() is None:
-        batch = suspects[:1] or waiting[:batch_size]
-        try:
-            launch(batch)
-            ended = batch
-        except BrokenProcessPool:
-            ended = [job for job in batch if job.outcome().state in ("finished", "failed")]
-            killed = [job for job in batch if job.folder.killed()]
-            if not (killed or ended):
-                raise RunError(
-                    "a worker was killed before it began a job: is there memory for "
-                    "hydra.launcher.n_jobs of them? The same command runs only what is missing"
-                ) from None
-            logger.warning("a worker was killed: its jobs continue, one at a time")
-            if killed and batch == suspects[:1]:
-                step = killed[0].status().get("step", 0)
-                killed[0].returned = "killed", f"alone at step {step}"
-                ended = batch
-            suspects += [job for job in killed if job not in suspects]
-        waiting = [job for job in waiting if job not in ended and job not in suspects]
-        suspects = [job for job in suspects if job not in ended]
+def swept_keys(words: Sequence[Sequence[str]]) -> list[str]:
+    """The keys whose values differ among the words of these jobs."""
+    values: dict[str, set[str]] = {}
+    for word in (word for job in words for word in job):
+        key, _, value = word.lstrip("+").partition("=")
+        values.setdefault(key, set()).add(value)
+    return [key for key, each in values.items() if len(each) > 1]

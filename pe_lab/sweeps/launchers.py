@@ -1,56 +1,146 @@
-"""Our defaults for the launchers of Hydra's plugins, and whether one is installed.
+"""What starts the workers of a sweep on this machine: this process, or a pool of joblib's."""
 
-A yaml file cannot replace the configuration that a plugin registers under the same name; a node in
-Hydra's config store can.
-"""
+import os
+from abc import ABC, abstractmethod
+from importlib.util import find_spec
 
-from importlib import import_module
-from typing import Any
+from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+from joblib.externals.loky.process_executor import (  # type: ignore[import-untyped]
+    BrokenProcessPool,
+)
+from omegaconf import DictConfig, OmegaConf
+from pydantic import PositiveInt
 
-from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
-from omegaconf import DictConfig
-
-from pe_lab.core.errors import UsageError
-
-JOBLIB = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
-
-JOBLIB_KEYS: dict[str, Any] = {
-    "_target_": JOBLIB,
-    # Jobs at once: the cores that this process may use, by the threads of a run.
-    "n_jobs": "${cores:${threads}}",
-    # Jobs handed to a worker at a time: none may queue behind a long one.
-    "batch_size": 1,
-    "pre_dispatch": "2*n_jobs",
-    "verbose": 0,
-    "timeout": None,
-    "temp_folder": None,
-}
+from pe_lab.core.console import logger
+from pe_lab.core.errors import Interrupted, RunError, UsageError
+from pe_lab.core.instantiate import instantiate
+from pe_lab.experiment.signals import become_worker, pass_signals_on, stop_on_signal, get_interrupt
+from pe_lab.sweeps.jobs import MOST_STARTS
+from pe_lab.sweeps.worker import Work, take_runs
 
 
-def register_choices() -> None:
-    """Register our configurations in place of those of the plugins."""
-    # Loads the plugins, which register theirs first.
-    Plugins.instance()
-    launchers = ConfigStore.instance()
-    launchers.store(group="hydra/launcher", name="joblib", node=JOBLIB_KEYS, provider="pe-lab")
-    if "submitit_slurm.yaml" not in launchers.list("hydra/launcher"):
-        # conf/hydra/launcher/slurm.yaml builds on it; check_launcher says that it is missing.
-        launchers.store(group="hydra/launcher", name="submitit_slurm", node={})
+class Launcher(ABC):
+    """Starts workers. A subclass is ``_target_`` of a yaml in conf/hydra/launcher/, whose keys are
+    the arguments of the class."""
+
+    package: str | None = None
+    """The package that it needs, if pe-lab does not always bring it."""
+    waits = True
+    """Whether ``launch`` returns only once all is done."""
+
+    @abstractmethod
+    def launch(self, work: Work, missing: int) -> dict[int, str]:
+        """Have workers take the runs of a sweep until all are over, or a signal came.
+
+        Args:
+            missing: how many runs there are.
+
+        Returns:
+            Job number -> why it failed.
+
+        Raises:
+            Interrupted: a signal came.
+            RunError: workers cannot be started.
+        """
 
 
-def check_launcher(cfg: DictConfig) -> None:
-    """Refuse a launcher that cannot work here.
+class InProcess(Launcher):
+    """One worker: this process (``hydra/launcher=basic``)."""
+
+    def launch(self, work: Work, missing: int) -> dict[int, str]:
+        with stop_on_signal():
+            return take_runs(work)
+
+
+class Joblib(Launcher):
+    """Worker processes of joblib's pool (``hydra/launcher=joblib``).
+
+    A pool that loses a worker is lost with all that it runs. Those runs resume one at a time in a
+    new one, so that the one that kills its worker is found and given up.
+
+    Args:
+        n_jobs: workers.
+    """
+
+    def __init__(self, n_jobs: PositiveInt) -> None:
+        self.n_jobs = n_jobs
+
+    def launch(self, work: Work, missing: int, at: int = 0, of: int = 1) -> dict[int, str]:
+        """See the base class.
+
+        Args:
+            at: the number of the first worker among ``of``, where this pool is a part of more.
+        """
+        workers = min(self.n_jobs, missing)
+        if workers == 1:
+            with stop_on_signal():
+                return take_runs(work, at, of)
+        failed: dict[int, str] = {}
+        suspects, deaths = list[int](), 0
+        with pass_signals_on():
+            try:
+                while True:
+                    try:
+                        failed |= fill_pool(work, workers, at, of, suspects)
+                    except BrokenProcessPool:
+                        suspects = [job.number for job in work.killed()]
+                        deaths = 0 if suspects else deaths + 1
+                        if deaths == MOST_STARTS:
+                            raise RunError(
+                                "workers are killed before they begin a run: is there memory for "
+                                f"{workers} of them? Set hydra.launcher.n_jobs"
+                            ) from None
+                        logger.warning("a worker was killed: its runs continue, one at a time")
+                    else:
+                        if (stop := get_interrupt()) is not None:
+                            raise stop
+                        if not suspects:
+                            return failed
+                        suspects = []
+            finally:
+                # Its workers would wait for more, for minutes.
+                get_reusable_executor(reuse=True).shutdown(wait=True)
+
+
+def fill_pool(work: Work, workers: int, at: int, of: int, only: list[int]) -> dict[int, str]:
+    """Have worker processes do what is left of a sweep.
+
+    Args:
+        only: the numbers of jobs that one worker does; empty: all jobs, by all workers.
 
     Raises:
-        UsageError: its package is missing.
+        BrokenProcessPool: a worker was killed, and the others with it.
     """
-    module = cfg.hydra.launcher._target_.rpartition(".")[0]
+    n = 1 if only else workers
+    pool = get_reusable_executor(n, initializer=become_worker, initargs=(os.getpid(),))
+    places = [(at * n + number, of * n) for number in range(n)]
+    ended = [pool.submit(take_in_pool, work, *place, only or None) for place in places]
+    failed: dict[int, str] = {}
+    for one in ended:
+        failed |= one.result()
+    return failed
+
+
+def take_in_pool(work: Work, at: int, of: int, only: list[int] | None) -> dict[int, str]:
+    """``take_runs`` in a worker of a pool, which no signal ends."""
     try:
-        import_module(module)
-    except ImportError:
-        package = module.split(".")[1].replace("_", "-")
+        return take_runs(work, at, of, only)
+    except Interrupted:
+        return {}
+
+
+def make_launcher(cfg: DictConfig) -> Launcher:
+    """The launcher that a composed job chooses.
+
+    Raises:
+        UsageError: a key of it is wrong, or its package is missing.
+    """
+    section = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+    launcher: Launcher = instantiate(section, "hydra.launcher", Launcher)
+    if launcher.package is not None and find_spec(launcher.package) is None:
+        name = launcher.package
         raise UsageError(
-            f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {package}, which "
-            f"is not installed: pip install {package}"
-        ) from None
+            f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {name}, which is "
+            f"not installed: pip install {name}"
+        )
+    return launcher

@@ -1,109 +1,161 @@
-"""A sweep's jobs on SLURM: waiting for them and cancelling them, which submitit does not do."""
+"""Workers of a sweep as the tasks of a SLURM job array (``hydra/launcher=slurm``), by submitit."""
 
+import math
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from pe_lab.core.console import logger
-from pe_lab.core.errors import Interrupted, RunError, reason
-from pe_lab.experiment.signals import stop_on_signal
+from pydantic import PositiveFloat, PositiveInt
 
-LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
-"""The ``_target_`` of a launcher whose jobs are these."""
+from pe_lab.core.console import console
+from pe_lab.core.errors import RunError, reason
+from pe_lab.core.suggest import counted
+from pe_lab.experiment.signals import stop_on_signal, get_interrupt
+from pe_lab.sweeps.launchers import Joblib, Launcher
+from pe_lab.sweeps.worker import Work
 
-POLL_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 15.0
 """Seconds between two queries to SLURM, which many users share."""
 
 
-@contextmanager
-def cancelling(submitit_folder: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM cancel the jobs submitted so far and wait until the running ones have
-    written their checkpoints. A second signal does not wait.
+@dataclass(frozen=True)
+class Worker:
+    """A task of the array. It does runs until none is left or its time is nearly over; then SLURM
+    requeues it, and it goes on.
 
     Args:
-        submitit_folder: of the launcher, new in this process, with %j for a job's number.
-
-    Raises:
-        Interrupted: a signal came; the jobs are cancelled.
+        at: its number among ``of``.
+        per_worker: how many runs it does at once.
     """
-    with stop_on_signal(_at_once):
+
+    work: Work
+    at: int
+    of: int
+    per_worker: int
+
+    def __call__(self) -> None:
+        Joblib(self.per_worker).launch(self.work, self.per_worker, self.at, self.of)
+
+    def checkpoint(self) -> Any:
+        """What submitit runs once SLURM has requeued the task: the same."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class Slurm(Launcher):
+    """Submits an array of workers, and follows it.
+
+    Args:
+        workers: tasks of the array, at most.
+        per_worker: runs at once in a task.
+        wait: whether to wait until all is done. If not, the same command shows what is done, and
+            submits workers for what is missing.
+        timeout_min: minutes of a task, as often as ``max_num_timeout``.
+        cpus_per_task: of a task; null: ``per_worker`` times ``threads``.
+        signal_delay_s: seconds before the limit at which the runs write their checkpoints.
+        setup: shell lines before a worker begins.
+        additional_parameters: of sbatch, such as ``{requeue: true}``.
+    """
+
+    package = "submitit"
+
+    def __init__(
+        self,
+        workers: PositiveInt,
+        per_worker: PositiveInt,
+        wait: bool,
+        name: str,
+        partition: str | None,
+        account: str | None,
+        qos: str | None,
+        constraint: str | None,
+        timeout_min: PositiveInt,
+        cpus_per_task: PositiveInt,
+        mem_gb: PositiveFloat,
+        gpus_per_node: PositiveInt | None,
+        signal_delay_s: PositiveInt,
+        max_num_timeout: PositiveInt,
+        setup: list[str],
+        additional_parameters: dict[str, Any],
+    ) -> None:
+        self.workers, self.per_worker, self.waits = workers, per_worker, wait
+        self.max_num_timeout = max_num_timeout
+        choices = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
+        self.parameters = {
+            **{key: value for key, value in choices.items() if value is not None},
+            "job_name": name,
+            "time": timeout_min,
+            "cpus_per_task": cpus_per_task * per_worker,
+            "mem": f"{mem_gb:g}GB",
+            "signal_delay_s": signal_delay_s,
+            "setup": setup,
+            "stderr_to_stdout": True,
+            "additional_parameters": additional_parameters,
+        }
+        if gpus_per_node is not None:
+            self.parameters["gpus_per_node"] = gpus_per_node
+
+    def launch(self, work: Work, missing: int) -> dict[int, str]:
+        # Those of every start of this sweep, whose folders lie beside each other.
+        sweep = work.file.parents[1]
+        with stop_on_signal():
+            alive = count_tasks(sweep)
+            wanted = min(self.workers, math.ceil(missing / self.per_worker))
+            if (n := wanted - alive.total()) > 0:
+                self.submit(work, n)
+            elif alive:
+                said = counted(alive.total(), "worker")
+                console().print(f"{said} of an earlier start are queued or run: none is added")
+            while self.waits and get_interrupt() is None and (alive := count_tasks(sweep)):
+                until = time.monotonic() + POLL_INTERVAL_S
+                while get_interrupt() is None and time.monotonic() < until:
+                    time.sleep(0.2)
+            if (stop := get_interrupt()) is not None:
+                arrays = sorted(count_tasks(sweep))
+                console().print(f"SLURM cancels {' '.join(arrays)}: runs write their checkpoints")
+                subprocess.run(["scancel", *arrays], check=False)
+                raise stop
+        return {}
+
+    def submit(self, work: Work, n: int) -> None:
+        """Submit an array of n workers.
+
+        Raises:
+            RunError: SLURM accepts none.
+        """
+        from submitit import SlurmExecutor
+
         try:
-            yield
-        except Interrupted:
-            if jobs := _submitted(submitit_folder):
-                logger.warning(
-                    "stopping: SLURM cancels %s, what runs writes its checkpoint (once more: end "
-                    "at once)", " ".join(sorted(jobs)),
-                )  # fmt: skip
-                subprocess.run(["scancel", *jobs], check=False)
-                _wait_for(jobs)
-            raise
-
-
-def _at_once(signum: int, frame: FrameType | None) -> None:
-    # Raised, not noted: submitit waits without asking whether to stop.
-    raise Interrupted(signum)
-
-
-def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
-    """Launch jobs and wait until SLURM has none of them left, requeued ones included; submitit
-    itself stops waiting when one is cancelled or lost.
-
-    Returns:
-        Hydra's JobReturn of each; None for one without a result.
-
-    Raises:
-        RunError: SLURM accepts no jobs.
-    """
-    from submitit import SlurmJob
-    from submitit.core.utils import UncompletedJobError
-
-    folder = launcher.params["submitit_folder"]
-    before = _submitted(folder)
-    try:
-        return list(launcher.launch(overrides, initial_job_idx=0))
-    except UncompletedJobError as error:
-        if isinstance(error.__cause__, subprocess.CalledProcessError):
+            folder = work.file.parent / "slurm" / "%j"
+            executor = SlurmExecutor(folder, max_num_timeout=self.max_num_timeout)
+            executor.update_parameters(**self.parameters)
+            with executor.batch():
+                jobs = [executor.submit(Worker(work, at, n, self.per_worker)) for at in range(n)]
+        except (OSError, RuntimeError, ValueError) as error:
             raise RunError(
-                f"SLURM takes no jobs ({reason(error)}): set hydra.launcher.* to what "
-                "this cluster has, see docs/clusters.md"
+                f"SLURM takes no jobs ({reason(error)}): set hydra.launcher.* to what this cluster "
+                "has, see docs/clusters.md"
             ) from None
-    (array,) = _submitted(folder) - before
-    logger.warning("SLURM cancelled or lost a job of %s: the others continue", array)
-    _wait_for({array})
-    ids = [array] if len(overrides) == 1 else [f"{array}_{n}" for n in range(len(overrides))]
-    return [_returned(SlurmJob(folder, job)) for job in ids]
+        array = jobs[0].job_id.partition("_")[0]
+        console().print(f"SLURM job {array}: {counted(n, 'worker')}, logs in {folder.parent}")
 
 
-def _returned(job: Any) -> Any:
-    from submitit.core.utils import UncompletedJobError
+def count_tasks(sweep: Path) -> Counter[str]:
+    """Array -> how many of its tasks SLURM has, of those submitted by any start of a sweep.
 
-    # A result written before SLURM counted the job as lost cannot be read.
-    if job.paths.result_pickle.exists():
-        with suppress(UncompletedJobError):
-            return job.result()
-    state = job.get_info().get("State", "lost")
-    logger.error("SLURM job %s: %s; its output: %s", job.job_id, state, job.paths.stdout)
-    return None
-
-
-def _submitted(submitit_folder: str) -> set[str]:
-    """Return the ids of the jobs and arrays submitted from a folder."""
-    names = (re.match(r"\d+", path.name) for path in Path(submitit_folder).parent.glob("*"))
-    return {name[0] for name in names if name}
-
-
-def _wait_for(jobs: set[str]) -> None:
-    """Wait until SLURM has none of them left."""
-    while True:
-        command = ["squeue", "--me", "--noheader", "--format=%F"]
+    A controller that does not answer is asked again; once a signal came, all of them count.
+    """
+    names = (re.match(r"\d+", path.name) for path in sweep.glob("*/slurm/*"))
+    ours = {name[0] for name in names if name}
+    while ours and get_interrupt() is None:
+        command = ["squeue", "--me", "--noheader", "--array", "--format=%F"]
         answer = subprocess.run(command, capture_output=True, text=True)
-        # A busy controller may not answer.
-        if answer.returncode == 0 and not jobs & set(answer.stdout.split()):
-            return
+        if answer.returncode == 0:
+            return Counter(array for array in answer.stdout.split() if array in ours)
         time.sleep(POLL_INTERVAL_S)
+    return Counter(ours)

@@ -1,70 +1,152 @@
-"""What a launcher runs: one job of a sweep, in this process or in a worker's."""
+"""What every worker of a sweep does: it takes the next run that nobody does, until all are over.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Workers share nothing but the file of the jobs and the run folders, whose locks a killed process
+gives back. So it does not matter who starts them, on how many machines, and which of them die.
+"""
 
-from hydra.core.hydra_config import HydraConfig
+import json
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from hydra.core.utils import configure_log
 from omegaconf import DictConfig
 
-from pe_lab.config.compose import as_typed, check_composed
+from pe_lab.config.compose import check_composed, composing
 from pe_lab.core.console import logger, percent
-from pe_lab.core.errors import HeldError, Interrupted, sentence
+from pe_lab.core.errors import HeldError, PeLabError, sentence
+from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
+from pe_lab.core.suggest import counted
+from pe_lab.experiment.run import SweepPlace, run
 from pe_lab.experiment.signals import get_interrupt
+from pe_lab.sweeps.jobs import Job
+from pe_lab.train.plan import plan
 
-LOCK_WAIT_S = 60.0
-"""How long to wait for the folder of a job that another process is writing."""
+HELD_POLL_S = 2.0
+"""Seconds between two looks at the runs that other processes do, once nothing else is left."""
+WAITING_LINE_S = 60.0
+"""Seconds between two lines that say so."""
 
 
 @dataclass(frozen=True)
-class SweepJob:
-    """The task function of a sweep's jobs, pickled for workers.
+class Work:
+    """What workers are given.
 
     Args:
+        file: holds a line for each job, and its age is that of the sweep.
         sweep: name of the sweep.
-        pool: whether jobs run in workers that are children of the launching process and must not
-            die of a signal.
-        numbers: of each launched job, its number in the sweep, from 1.
-        labels: the name of each job of the sweep.
-        begun: numbers of the jobs that this sweep began before: ``force`` has had its effect.
+        total: how many jobs the sweep has, finished ones included.
+        folder: the working folder.
+        config_dir: as of ``--config-dir``.
     """
 
+    file: Path
     sweep: str
-    pool: bool
-    numbers: Sequence[int]
-    labels: Sequence[str]
-    begun: frozenset[int] = frozenset()
+    total: int
+    folder: Path
+    config_dir: str | None
 
-    def __call__(self, cfg: DictConfig) -> tuple[str, str] | None:
-        """Do the job; its state and the reason where its folder does not have them.
+    @classmethod
+    def write(
+        cls, file: Path, sweep: str, jobs: Iterable[Job], total: int, config_dir: str | None
+    ) -> "Work":
+        lines = (json.dumps(asdict(job)) for job in jobs)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, "\n".join(lines).encode())
+        return cls(file.absolute(), sweep, total, Path.cwd(), config_dir)
 
-        Raises:
-            Interrupted: a signal came, and this process is not a worker of a pool.
-        """
-        from pe_lab.experiment.run import SweepPlace, run
-        from pe_lab.train.plan import plan
+    @cached_property
+    def jobs(self) -> list[Job]:
+        return [Job(**json.loads(line)) for line in self.file.read_text("utf-8").splitlines()]
 
-        number = self.numbers[HydraConfig.get().job.num]
-        name = f"[{number}/{len(self.labels)}] {self.labels[number - 1]}"
-        place = SweepPlace(name, self.sweep, number)
-        try:
+    @cached_property
+    def began(self) -> float:
+        """When the sweep began, by the clock of the file system."""
+        return self.file.stat().st_mtime
+
+    def killed(self) -> list[Job]:
+        """The jobs whose process was killed, and which are not given up."""
+        begun = (job for job in self.jobs if job.written_since(self.began))
+        return [job for job in begun if job.folder.killed() and not job.is_over(self.began)]
+
+
+def take_runs(
+    work: Work, at: int = 0, of: int = 1, only: Iterable[int] | None = None
+) -> dict[int, str]:
+    """Do the runs of a sweep that nobody does, and wait for those that others do.
+
+    Args:
+        at: the number of this worker among ``of``, which begin at different jobs.
+        only: the numbers of the jobs to do; None: all.
+
+    Returns:
+        Job number -> why it failed, of those that failed here.
+
+    Raises:
+        Interrupted: a signal came; the run has written its checkpoint.
+    """
+    os.chdir(work.folder)
+    failed: dict[int, str] = {}
+    bases: dict[tuple[str, ...], DictConfig] = {}
+    jobs = [job for job in work.jobs if only is None or job.number in only]
+    first, waited = len(jobs) * at // of, 0.0
+    left = [*jobs[first:], *jobs[:first]]
+    while left:
+        held = []
+        for job in left:
             if (stop := get_interrupt()) is not None:
                 raise stop
-            config = check_composed(cfg)
-            if number in self.begun:
-                config = replace(config, force=False)  # type: ignore[type-var]
-            words = as_typed(HydraConfig.get().overrides.task)
-            summary = run(plan(config), words, place, LOCK_WAIT_S)
-        except Interrupted:
-            if self.pool:
-                return None
-            raise
-        except HeldError as error:
-            return "held", str(error)
-        except Exception as error:
-            logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(cfg.debug))
-            return "failed", sentence(error)
-        metrics = summary["metrics"]
-        errors = metrics[metric_name(IN_DOMAIN, "error")], mean_ood(metrics, summary["splits"])
-        logger.info("%s: finished, in_domain %s %%, OOD mean %s %%", name, *map(percent, errors))
-        return None
+            if job.is_over(work.began):
+                continue
+            try:
+                do_job(job, work, bases)
+            except HeldError:
+                held.append(job)
+            except Exception as error:
+                failed[job.number] = sentence(error)
+                if not job.written_since(work.began):
+                    with suppress(PeLabError):
+                        job.folder.make()
+                        job.folder.set_status("failed", 0, 0, sentence(error))
+        if held == left:
+            waited += HELD_POLL_S
+            if waited % WAITING_LINE_S == 0:
+                logger.info("waiting for %s of other processes", counted(len(held), "run"))
+            time.sleep(HELD_POLL_S)
+        left = held
+    return failed
+
+
+def do_job(job: Job, work: Work, bases: dict[tuple[str, ...], DictConfig]) -> None:
+    """Compose a job and do its run.
+
+    Args:
+        bases: what this worker composed before, see ``Composer``.
+    """
+    name = f"[{job.number}/{work.total}] {job.label}"
+    with composing(work.config_dir, bases) as composer:
+        cfg = composer.job(job.words)
+        config = check_composed(cfg)
+    configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+    if job.written_since(work.began):
+        # ``force`` has had its effect.
+        config = replace(config, force=False)  # type: ignore[type-var]
+    place = SweepPlace(name, work.sweep)
+    try:
+        summary = run(plan(config), job.words, place)
+    except HeldError:
+        raise
+    except Exception as error:
+        logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(config.debug))
+        raise
+    if job.status().get("pid") != os.getpid():
+        # Another process finished it since this one looked.
+        return
+    metrics = summary["metrics"]
+    errors = metrics[metric_name(IN_DOMAIN, "error")], mean_ood(metrics, summary["splits"])
+    logger.info("%s: finished, in_domain %s %%, OOD mean %s %%", name, *map(percent, errors))

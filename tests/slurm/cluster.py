@@ -85,19 +85,17 @@ class Line:
         def found() -> tuple[Path, str] | None:
             for folder in (self.cwd / "runs/flipflop" / pe).glob(f"seed{seed}-*"):
                 if (folder / "checkpoint.pt").exists():
-                    return folder, self.job(pe, seed)
+                    return folder, self.job(folder)
             return None
 
         folder, job = until(found)
         return folder, job
 
-    def job(self, pe: str, seed: int) -> str:
-        """The number of the job that trains this; jobs are numbered as the line lists them."""
-        array = max(int(job.partition("_")[0]) for job in queue())
-        jobs = sorted(
-            {path.name for path in self.cwd.glob(f"runs/.sweeps/*/*/.submitit/{array}_*")}
-        )
-        return jobs[["none", "cope"].index(pe) * 2 + seed]
+    def job(self, folder: Path) -> str:
+        """The task of the array whose worker does this run."""
+        text = Path(f"/proc/{json.loads((folder / 'status.json').read_text())['pid']}/environ")
+        known = dict(pair.partition("=")[::2] for pair in text.read_text().split("\0"))
+        return f"{known['SLURM_ARRAY_JOB_ID']}_{known['SLURM_ARRAY_TASK_ID']}"
 
 
 def starts(folder: Path) -> int:

@@ -80,19 +80,39 @@ def test_cancelled_and_killed_jobs_requeued_go_on(tmp_path: Path, alone: Path) -
     assert set(names.split()) == {"pe-lab"}
 
 
-def test_a_cancelled_job_is_told_and_the_others_go_on(tmp_path: Path, alone: Path) -> None:
+def test_the_run_of_a_cancelled_worker_is_taken_by_another(tmp_path: Path, alone: Path) -> None:
     sweep = line(tmp_path)
     folder, job = sweep.training("none", 0)
     slurm("scancel", job)
-    assert sweep.status == 1
-    output = sweep.output.read_text()
-    assert "Traceback" not in output
-    assert "pe-lab: 1 interrupted of 4 jobs" in output
-    assert f"SLURM job {job}: CANCELLED" in output
-    assert [state(f)["state"] for f in run_folders(tmp_path) if f != folder] == ["finished"] * 3
-    assert not queue()
-    assert line(tmp_path).status == 0
+    assert sweep.status == 0, sweep.output.read_text()
+    assert "Traceback" not in sweep.output.read_text()
     assert_resumed(folder)
+    assert_as_alone(tmp_path, alone)
+    assert not queue()
+
+
+def test_two_runs_at_once_in_each_worker(tmp_path: Path, alone: Path) -> None:
+    sweep = line(tmp_path, *FOUR, "hydra.launcher.per_worker=2", "hydra.launcher.workers=2")
+    sweep.training("none", 0)
+    until(lambda: len([f for f in run_folders(tmp_path) if state(f)["state"] == "running"]) == 2)
+    assert len({sweep.job(f) for f in run_folders(tmp_path)}) == 1
+    assert sweep.status == 0, sweep.output.read_text()
+    assert_as_alone(tmp_path, alone)
+
+
+def test_without_waiting_the_same_line_shows_the_state(tmp_path: Path, alone: Path) -> None:
+    words = (*FOUR, "hydra.launcher.wait=false")
+    first = line(tmp_path, *words)
+    assert first.status == 0
+    assert len(queue()) == 4
+    again = line(tmp_path, *words)
+    assert again.status == 0
+    assert "4 workers of an earlier start are queued or run: none is added" in (
+        again.output.read_text()
+    )
+    until(lambda: not queue())
+    assert line(tmp_path, *words).status == 0
+    assert "4 jobs, 4 of them finished before" in again.output.read_text()
     assert_as_alone(tmp_path, alone)
 
 
@@ -165,16 +185,15 @@ def test_at_its_time_limit_a_run_writes_its_checkpoint_and_is_requeued(tmp_path:
 
 def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
     sweep = line(tmp_path)
-    folder, job = sweep.training("none", 0)
+    folder, _ = sweep.training("none", 0)
     sweep.training("none", 1)
     subprocess.run(
         ["sbatch", "-p", "urgent", "-n", "2", "-o", os.devnull, "--wrap", "sleep 1"], check=True
     )
     until(lambda: state(folder)["state"] == "interrupted")
     until(lambda: not slurm("squeue", "-h", "-p", "urgent"))
-    array = job.partition("_")[0]
-    for number in range(4):
-        start_now(f"{array}_{number}")
+    for job in queue("--states=pending"):
+        start_now(job)
     assert sweep.status == 0, sweep.output.read_text()
     assert_resumed(folder)
     assert_as_alone(tmp_path, alone)
