@@ -1,20 +1,29 @@
 """``make test-chaos``: commands killed at random moments end with the undisturbed numbers.
 
     python -m tests.chaos [minutes=10] [seed=N]
+    python -m tests.chaos runs=1000 launcher=queue      # or joblib, slurm, ray
 
 A single run, a sweep or an evaluation is killed up to eight times in a row, then finished. A
-violation is a traceback, another number, a run that cannot be continued or a file left over.
+violation is a traceback, another number, a run that cannot be continued or a file left over. With
+``runs``, half of the workers of a sweep are killed every few seconds; ``queue`` are four processes of
+the same line, as on four machines.
 """
 
+import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -95,10 +104,59 @@ def campaign(minutes: float, seed: int, place: Path) -> tuple[int, int]:
     return cases, kills
 
 
+def kill_workers(cwd: Path, rng: random.Random, done: threading.Event) -> int:
+    """Kill half of the processes that do a run, at random moments; how many were killed."""
+    kills = 0
+    while not done.wait(rng.uniform(3, 12)):
+        statuses = [orjson.loads(path.read_bytes()) for path in cwd.glob("runs/*/*/*/status.json")]
+        running = {one["pid"] for one in statuses if one["state"] == "running"}
+        alive = sorted(pid for pid in running if Path(f"/proc/{pid}").exists())
+        for pid in rng.sample(alive, (len(alive) + 1) // 2):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+    return kills
+
+
+def disturb_workers(runs: int, launcher: str, seed: int, place: Path) -> int:
+    """A sweep whose workers are killed has the numbers of one process; how many were killed."""
+    words = ["-m", *tiny(*SMALL, "pe=none,rope", f"seed=range(0,{runs // 2})", "train.steps=20")]
+    program = [sys.executable, "-m", "pe_lab"]
+    cwd, alone = place / "workers", place / "alone"
+    for folder in (cwd, alone):
+        folder.mkdir()
+    one, lines = [*program, *words, "hydra/launcher=basic"], 4 if launcher == "queue" else 1
+    other = one if launcher == "queue" else [*program, *words, f"hydra/launcher={launcher}"]
+    other += ["hydra.launcher.n_jobs=4"] * (launcher == "joblib")
+    other += ["hydra.launcher.workers=4"] * (launcher in ("slurm", "ray"))
+    done = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        kills = pool.submit(kill_workers, cwd, random.Random(seed), done)
+
+        def go_on() -> None:
+            while subprocess.run(other, cwd=cwd, stdout=subprocess.DEVNULL).returncode:
+                pass
+
+        for line in [pool.submit(go_on) for _ in range(lines)]:
+            line.result()
+        done.set()
+        subprocess.run(one, cwd=alone, check=True, stdout=subprocess.DEVNULL)
+        expected, starts = numbers(alone), cwd.glob("runs/*/*/seed*/environment.json")
+        assert len(expected) == runs
+        assert numbers(cwd) == expected
+        began = sum(len(orjson.loads(path.read_bytes())) for path in starts)
+        assert runs <= began <= runs + kills.result(), "a run was made twice"
+        return kills.result()
+
+
 if __name__ == "__main__":
     given = dict(word.split("=") for word in sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         seed = int(given.get("seed", random.randrange(10**6)))
         print(f"seed={seed}")
+        if "runs" in given:
+            killed = disturb_workers(int(given["runs"]), given["launcher"], seed, Path(folder))
+            print(f"{given['runs']} runs, {killed} workers killed, no violation")
+            sys.exit()
         done = campaign(float(given.get("minutes", 10)), seed, Path(folder))
     print(f"{done[0]} commands, {done[1]} kills, no violation")
