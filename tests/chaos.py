@@ -5,7 +5,7 @@
 
 A single run, a sweep or an evaluation is killed up to eight times in a row, then finished. A
 violation is a traceback, another number, a run that cannot be continued or a file left over. With
-``runs``, half of the workers of a sweep are killed every few seconds; ``queue`` are four processes of
+``runs``, half of a sweep's workers are killed every few seconds; ``queue`` are four processes of
 the same line, as on four machines.
 """
 

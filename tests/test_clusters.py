@@ -84,7 +84,7 @@ def test_workers_that_slurm_has_are_counted_and_not_submitted_again(
     # Another user's; a controller that does not answer at first; two of the three are left.
     fake("squeue", 'n=$(wc -l < "$0.calls"); echo 6; echo 7; echo 7; [ $n -gt 1 ] || exit 1')
     again = succeeded(here(*words))
-    assert "SLURM job 7: 1 worker," in again.out
+    assert "SLURM job 7: 1 worker\n" in again.out
     assert [row[2] for row in table(again.out)] == ["not begun"] * 3
     fake("squeue", "echo 7; echo 7; echo 7")
     assert "3 workers of an earlier start are queued or run" in succeeded(here(*words)).out

@@ -11,7 +11,6 @@ from trainers import planned
 from pe_lab.config.compose import CommandLine, Composer, as_typed, compose, composing, to_hydra
 from pe_lab.core import instantiate
 from pe_lab.pe.base import PositionalEncoding
-from pe_lab.sweeps.launchers import register_choices
 from pe_lab.train import plan as planning
 
 LINES = {
@@ -28,7 +27,6 @@ LINES = {
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_jobs_that_share_their_files_are_as_hydra_composes_them(line: list[str]) -> None:
     """A worker of a sweep has Hydra compose them."""
-    register_choices()
     jobs = compose(CommandLine.parse(["-m", *line]))
     assert len(jobs) in (2, 3, 8)
     for cfg in jobs:

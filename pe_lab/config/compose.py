@@ -36,7 +36,7 @@ MAPPINGS = ("task.files", "task.splits", "model.layers")
 """Mappings with arbitrary keys. On the command line a mapping replaces that of the yaml."""
 SEEDS = ("init", "data")
 LAUNCHERS = {
-    "basic": {"_target_": "pe_lab.sweeps.launchers.InProcess"},
+    "basic": {"_target_": "pe_lab.sweeps.launchers.Joblib", "n_jobs": 1},
     "joblib": {"_target_": "pe_lab.sweeps.launchers.Joblib", "n_jobs": "${cores:${threads}}"},
 }
 """Launchers whose names Hydra or a plugin registers: a yaml cannot replace these."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
@@ -86,26 +85,11 @@ class Job:
         here = self.written_since(began)
         if (self.folder.path / "summary.json").exists():
             return here or not self.force
-        status = self.status() if here else {}
+        status = self.folder.status() if here else {}
         if status.get("state") != "running":
             return status.get("state") == "failed"
-        steps = [start.get("step") for start in self.starts() if start["time"] >= began]
-        last = steps[-MOST_STARTS:]
-        return last == [status["step"]] * MOST_STARTS and self.folder.killed()
-
-    def status(self) -> dict[str, Any]:
-        """The last recorded status of its folder; empty where it cannot be read."""
-        try:
-            return self.folder.status()
-        except PeLabError:
-            return {}
-
-    def starts(self) -> list[dict[str, Any]]:
-        """The recorded starts of its folder; none where they cannot be read."""
-        try:
-            return self.folder.starts()
-        except PeLabError:
-            return []
+        steps = [start["step"] for start in self.folder.starts() if start["time"] >= began]
+        return steps[-MOST_STARTS:] == [status["step"]] * MOST_STARTS and self.folder.killed()
 
     def outcome(self, began: float) -> Outcome:
         """How it ended, read from its folder.
@@ -115,7 +99,7 @@ class Job:
         """
         here = self.written_since(began)
         try:
-            summary = self.folder.summary()
+            summary, status = self.folder.summary(), self.folder.status()
         except PeLabError as error:
             return Outcome("broken", str(error))
         if summary is not None and (here or not self.force):
@@ -123,7 +107,6 @@ class Job:
             in_domain = metrics.get(metric_name(IN_DOMAIN, "error"))
             state = "finished" if here else "finished before"
             return Outcome(state, "", in_domain, mean_ood(metrics, summary["splits"]))
-        status = self.status()
         if not here:
             return Outcome("not begun", f"it was {status['state']}" if status else "")
         state, at = status["state"], f"at step {status['step']} of {status['steps']}"
@@ -170,9 +153,8 @@ def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
 
 def depends_on_seed(cfg: DictConfig) -> bool:
     """Whether a key of a composed job beside the seed has its value from the seed."""
-    ours = {str(k): value for k, value in cfg.items_ex(resolve=False) if k != "hydra"}
-    text = str(OmegaConf.to_container(OmegaConf.create(ours), resolve=False))
-    return bool(ours["train"].get("from")) or re.search(r"\$\{[^}]*\bseed\b", text) is not None
+    reads_it = re.search(r"\$\{[^}]*\bseed\b", OmegaConf.to_yaml(cfg))
+    return reads_it is not None or bool(cfg.train.get("from"))
 
 
 def closing_table(

@@ -2,19 +2,16 @@
 
 import os
 from abc import ABC, abstractmethod
-from importlib.util import find_spec
 
 from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
 from joblib.externals.loky.process_executor import (  # type: ignore[import-untyped]
     BrokenProcessPool,
 )
-from omegaconf import DictConfig, OmegaConf
 from pydantic import PositiveInt
 
 from pe_lab.core.console import logger
-from pe_lab.core.errors import Interrupted, RunError, UsageError
-from pe_lab.core.instantiate import instantiate
-from pe_lab.experiment.signals import become_worker, pass_signals_on, stop_on_signal, get_interrupt
+from pe_lab.core.errors import RunError
+from pe_lab.experiment.signals import become_worker, get_interrupt, pass_signals_on, stop_on_signal
 from pe_lab.sweeps.jobs import MOST_STARTS
 from pe_lab.sweeps.worker import Work, take_runs
 
@@ -23,8 +20,6 @@ class Launcher(ABC):
     """Starts workers. A subclass is ``_target_`` of a yaml in conf/hydra/launcher/, whose keys are
     the arguments of the class."""
 
-    package: str | None = None
-    """The package that it needs, if pe-lab does not always bring it."""
     waits = True
     """Whether ``launch`` returns only once all is done."""
 
@@ -44,16 +39,9 @@ class Launcher(ABC):
         """
 
 
-class InProcess(Launcher):
-    """One worker: this process (``hydra/launcher=basic``)."""
-
-    def launch(self, work: Work, missing: int) -> dict[int, str]:
-        with stop_on_signal():
-            return take_runs(work)
-
-
 class Joblib(Launcher):
-    """Worker processes of joblib's pool (``hydra/launcher=joblib``).
+    """Worker processes of joblib's pool (``hydra/launcher=joblib``); a single worker is this
+    process (``hydra/launcher=basic``).
 
     A pool that loses a worker is lost with all that it runs. Those runs resume one at a time in a
     new one, so that the one that kills its worker is found and given up.
@@ -74,8 +62,11 @@ class Joblib(Launcher):
         workers = min(self.n_jobs, missing)
         if workers == 1:
             with stop_on_signal():
-                return take_runs(work, at, of)
-        failed: dict[int, str] = {}
+                failed = take_runs(work, at, of)
+                if (stop := get_interrupt()) is not None:
+                    raise stop
+                return failed
+        failed = {}
         suspects, deaths = list[int](), 0
         with pass_signals_on():
             try:
@@ -114,33 +105,8 @@ def fill_pool(work: Work, workers: int, at: int, of: int, only: list[int]) -> di
     n = 1 if only else workers
     pool = get_reusable_executor(n, initializer=become_worker, initargs=(os.getpid(),))
     places = [(at * n + number, of * n) for number in range(n)]
-    ended = [pool.submit(take_in_pool, work, *place, only or None) for place in places]
+    ended = [pool.submit(take_runs, work, *place, only) for place in places]
     failed: dict[int, str] = {}
     for one in ended:
         failed |= one.result()
     return failed
-
-
-def take_in_pool(work: Work, at: int, of: int, only: list[int] | None) -> dict[int, str]:
-    """``take_runs`` in a worker of a pool, which no signal ends."""
-    try:
-        return take_runs(work, at, of, only)
-    except Interrupted:
-        return {}
-
-
-def make_launcher(cfg: DictConfig) -> Launcher:
-    """The launcher that a composed job chooses.
-
-    Raises:
-        UsageError: a key of it is wrong, or its package is missing.
-    """
-    section = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
-    launcher: Launcher = instantiate(section, "hydra.launcher", Launcher)
-    if launcher.package is not None and find_spec(launcher.package) is None:
-        name = launcher.package
-        raise UsageError(
-            f"hydra/launcher={cfg.hydra.runtime.choices['hydra/launcher']} needs {name}, which is "
-            f"not installed: pip install {name}"
-        )
-    return launcher

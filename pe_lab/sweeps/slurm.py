@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
+from submitit import SlurmExecutor
+from submitit.helpers import Checkpointable
 
 from pe_lab.core.console import console
 from pe_lab.core.errors import RunError, reason
 from pe_lab.core.suggest import counted
-from pe_lab.experiment.signals import stop_on_signal, get_interrupt
+from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.sweeps.launchers import Joblib, Launcher
 from pe_lab.sweeps.worker import Work
 
@@ -23,7 +25,7 @@ POLL_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True)
-class Worker:
+class Worker(Checkpointable):
     """A task of the array. It does runs until none is left or its time is nearly over; then SLURM
     requeues it, and it goes on.
 
@@ -40,12 +42,6 @@ class Worker:
     def __call__(self) -> None:
         Joblib(self.per_worker).launch(self.work, self.per_worker, self.at, self.of)
 
-    def checkpoint(self) -> Any:
-        """What submitit runs once SLURM has requeued the task: the same."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
-
 
 class Slurm(Launcher):
     """Submits an array of workers, and follows it.
@@ -61,8 +57,6 @@ class Slurm(Launcher):
         setup: shell lines before a worker begins.
         additional_parameters: of sbatch, such as ``{requeue: true}``.
     """
-
-    package = "submitit"
 
     def __init__(
         self,
@@ -85,10 +79,9 @@ class Slurm(Launcher):
     ) -> None:
         self.workers, self.per_worker, self.waits = workers, per_worker, wait
         self.max_num_timeout = max_num_timeout
-        choices = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
         self.parameters = {
-            **{key: value for key, value in choices.items() if value is not None},
             "job_name": name,
+            **{"partition": partition, "account": account, "qos": qos, "constraint": constraint},
             "time": timeout_min,
             "cpus_per_task": cpus_per_task * per_worker,
             "mem": f"{mem_gb:g}GB",
@@ -96,9 +89,8 @@ class Slurm(Launcher):
             "setup": setup,
             "stderr_to_stdout": True,
             "additional_parameters": additional_parameters,
+            "gpus_per_node": gpus_per_node,
         }
-        if gpus_per_node is not None:
-            self.parameters["gpus_per_node"] = gpus_per_node
 
     def launch(self, work: Work, missing: int) -> dict[int, str]:
         # Those of every start of this sweep, whose folders lie beside each other.
@@ -109,8 +101,10 @@ class Slurm(Launcher):
             if (n := wanted - alive.total()) > 0:
                 self.submit(work, n)
             elif alive:
-                said = counted(alive.total(), "worker")
-                console().print(f"{said} of an earlier start are queued or run: none is added")
+                console().print(
+                    f"{counted(alive.total(), 'worker')} of an earlier start are queued "
+                    "or run: none is added"
+                )
             while self.waits and get_interrupt() is None and (alive := count_tasks(sweep)):
                 until = time.monotonic() + POLL_INTERVAL_S
                 while get_interrupt() is None and time.monotonic() < until:
@@ -128,8 +122,6 @@ class Slurm(Launcher):
         Raises:
             RunError: SLURM accepts none.
         """
-        from submitit import SlurmExecutor
-
         try:
             folder = work.file.parent / "slurm" / "%j"
             executor = SlurmExecutor(folder, max_num_timeout=self.max_num_timeout)
@@ -141,8 +133,7 @@ class Slurm(Launcher):
                 f"SLURM takes no jobs ({reason(error)}): set hydra.launcher.* to what this cluster "
                 "has, see docs/clusters.md"
             ) from None
-        array = jobs[0].job_id.partition("_")[0]
-        console().print(f"SLURM job {array}: {counted(n, 'worker')}, logs in {folder.parent}")
+        console().print(f"SLURM job {jobs[0].job_id.partition('_')[0]}: {counted(n, 'worker')}")
 
 
 def count_tasks(sweep: Path) -> Counter[str]:

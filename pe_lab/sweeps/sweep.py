@@ -7,12 +7,15 @@ import socket
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 from hydra.core.utils import configure_log
+from omegaconf import OmegaConf
 
 from pe_lab.config.compose import CommandLine, composing
 from pe_lab.core.console import console
-from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence, writing
+from pe_lab.core.errors import Interrupted, PeLabError, writing
+from pe_lab.core.instantiate import instantiate
 from pe_lab.core.suggest import counted
 from pe_lab.experiment.run import print_next_commands
 from pe_lab.store.run_id import is_operational
@@ -24,7 +27,7 @@ from pe_lab.sweeps.jobs import (
     list_jobs,
     swept_keys,
 )
-from pe_lab.sweeps.launchers import make_launcher
+from pe_lab.sweeps.launchers import Launcher
 from pe_lab.sweeps.worker import Work
 
 
@@ -49,7 +52,8 @@ class Sweep:
         with composing(line.config_dir) as composer:
             cfg = composer.job(words)
         configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
-        self.launcher = make_launcher(cfg)
+        chosen: Any = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+        self.launcher: Launcher = instantiate(chosen, "hydra.launcher", Launcher)
 
     def launch(self, jobs: Iterable[Job], total: int) -> None:
         """Do some of the jobs.
@@ -69,11 +73,9 @@ class Sweep:
         self.began = work.began
         try:
             self.failed = self.launcher.launch(work, len(missing))
-        except (Interrupted, KeyboardInterrupt) as error:
+        except Interrupted:
             console().print("stopped by a signal: run the same command to continue")
-            raise error if isinstance(error, Interrupted) else Interrupted(2) from None
-        except Exception as error:
-            raise RunError(f"the launcher failed: {sentence(error)}") from error
+            raise
 
     def outcome(self, job: Job) -> Outcome:
         """How a job ended, or is now."""
@@ -110,8 +112,8 @@ def multirun(line: CommandLine, tables: bool = True) -> list[Job]:
             sweep.launch(missing, len(jobs))
     finally:
         outcomes = {job.path: sweep.outcome(job) for job in jobs}
+        table, counts = closing_table(jobs, outcomes)
         if tables:
-            table, counts = closing_table(jobs, outcomes)
             console().print(table)
             print_next_commands(jobs[0].folder, runs_dir)
     left = ", ".join(f"{counts[state]} {state}" for state in UNFINISHED if counts[state])

@@ -7,7 +7,7 @@ gives back. So it does not matter who starts them, on how many machines, and whi
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from pe_lab.config.compose import check_composed, composing
 from pe_lab.core.console import logger, percent
-from pe_lab.core.errors import HeldError, PeLabError, sentence
+from pe_lab.core.errors import HeldError, Interrupted, PeLabError, sentence
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.core.suggest import counted
@@ -29,8 +29,6 @@ from pe_lab.train.plan import plan
 
 HELD_POLL_S = 2.0
 """Seconds between two looks at the runs that other processes do, once nothing else is left."""
-WAITING_LINE_S = 60.0
-"""Seconds between two lines that say so."""
 
 
 @dataclass(frozen=True)
@@ -75,60 +73,60 @@ class Work:
         return [job for job in begun if job.folder.killed() and not job.is_over(self.began)]
 
 
-def take_runs(
-    work: Work, at: int = 0, of: int = 1, only: Iterable[int] | None = None
-) -> dict[int, str]:
-    """Do the runs of a sweep that nobody does, and wait for those that others do.
+def take_runs(work: Work, at: int = 0, of: int = 1, only: Collection[int] = ()) -> dict[int, str]:
+    """Do the runs of a sweep that nobody does, and wait for those that others do, until a signal
+    comes.
 
     Args:
         at: the number of this worker among ``of``, which begin at different jobs.
-        only: the numbers of the jobs to do; None: all.
+        only: the numbers of the jobs to do; empty: all.
 
     Returns:
         Job number -> why it failed, of those that failed here.
-
-    Raises:
-        Interrupted: a signal came; the run has written its checkpoint.
     """
     os.chdir(work.folder)
     failed: dict[int, str] = {}
     bases: dict[tuple[str, ...], DictConfig] = {}
-    jobs = [job for job in work.jobs if only is None or job.number in only]
-    first, waited = len(jobs) * at // of, 0.0
+    jobs = [job for job in work.jobs if not only or job.number in only]
+    first, waited = len(jobs) * at // of, 0
     left = [*jobs[first:], *jobs[:first]]
     while left:
         held = []
         for job in left:
-            if (stop := get_interrupt()) is not None:
-                raise stop
-            if job.is_over(work.began):
-                continue
+            if get_interrupt() is not None:
+                return failed
+            name = f"[{job.number}/{work.total}] {job.label}"
             try:
-                do_job(job, work, bases)
+                if not job.is_over(work.began):
+                    do_job(job, work, name, bases)
+            except Interrupted:
+                return failed
             except HeldError:
                 held.append(job)
             except Exception as error:
+                debug = "debug=true" in job.words
+                logger.error("%s: failed: %s", name, sentence(error), exc_info=debug)
                 failed[job.number] = sentence(error)
                 if not job.written_since(work.began):
                     with suppress(PeLabError):
                         job.folder.make()
                         job.folder.set_status("failed", 0, 0, sentence(error))
         if held == left:
-            waited += HELD_POLL_S
-            if waited % WAITING_LINE_S == 0:
+            waited += 1
+            if waited % 30 == 0:
                 logger.info("waiting for %s of other processes", counted(len(held), "run"))
             time.sleep(HELD_POLL_S)
         left = held
     return failed
 
 
-def do_job(job: Job, work: Work, bases: dict[tuple[str, ...], DictConfig]) -> None:
+def do_job(job: Job, work: Work, name: str, bases: dict[tuple[str, ...], DictConfig]) -> None:
     """Compose a job and do its run.
 
     Args:
+        name: of the job, with its number.
         bases: what this worker composed before, see ``Composer``.
     """
-    name = f"[{job.number}/{work.total}] {job.label}"
     with composing(work.config_dir, bases) as composer:
         cfg = composer.job(job.words)
         config = check_composed(cfg)
@@ -136,15 +134,8 @@ def do_job(job: Job, work: Work, bases: dict[tuple[str, ...], DictConfig]) -> No
     if job.written_since(work.began):
         # ``force`` has had its effect.
         config = replace(config, force=False)  # type: ignore[type-var]
-    place = SweepPlace(name, work.sweep)
-    try:
-        summary = run(plan(config), job.words, place)
-    except HeldError:
-        raise
-    except Exception as error:
-        logger.error("%s: failed: %s", name, sentence(error), exc_info=bool(config.debug))
-        raise
-    if job.status().get("pid") != os.getpid():
+    summary = run(plan(config), job.words, SweepPlace(name, work.sweep))
+    if job.folder.status().get("pid") != os.getpid():
         # Another process finished it since this one looked.
         return
     metrics = summary["metrics"]
