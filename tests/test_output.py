@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import Here, state, succeeded, the_run, tiny
+from program import Here, ran, state, succeeded, the_run, tiny
 
 from pe_lab.store.run_folder import RunFolder
 
@@ -39,6 +39,35 @@ entry()
     words = [sys.executable, str(program), *tiny()]
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ran(tmp_path_factory, tiny("train.steps=2"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["results", "runs", "compare", "leaderboard", "report", "suite quick dry=true"],
+)
+def test_ctrl_c_ends_each_command_amid_its_work(finished: Path, words: str) -> None:
+    """The signal comes when it first reads a file after the import of polars, whose handler was
+    once the end of ours."""
+    program = finished / "pe-lab"
+    program.write_text("""
+import os, signal, sys
+def stop(event, args):
+    if event == "open" and "polars.dataframe" in sys.modules and (
+        str(args[0]).endswith(("summary.json", ".yaml"))
+    ):
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(stop)
+from pe_lab.cli.main import entry
+entry()
+""")
+    line = [sys.executable, str(program), *words.split()]
+    ended = subprocess.run(line, cwd=finished, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.extended

@@ -26,7 +26,7 @@ from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Line
 from pe_lab.core.suggest import counted
-from pe_lab.experiment.signals import get_interrupt, stop_on_signal
+from pe_lab.experiment.signals import raise_interrupt, stop_on_signal
 from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
 from pe_lab.explain.diagnose import read_or_diagnose
 from pe_lab.explain.record import Row
@@ -107,8 +107,7 @@ def diagnose_runs(
     diagnoses, errors = list[Diagnosed](), list[PeLabError]()
     with stop_on_signal():
         for done, row in enumerate(runs.iter_rows(named=True), 1):
-            if (stop := get_interrupt()) is not None:
-                raise stop
+            raise_interrupt()
             path, setting = Path(row["path"]), row["setting"] or ""
             try:
                 with busy(f"diagnosing {done} of {len(paths)}"):

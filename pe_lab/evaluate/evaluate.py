@@ -36,7 +36,7 @@ from pe_lab.evaluate.record import (
 from pe_lab.evaluate.swap_encoding import parse_encodings, transfer_weights
 from pe_lab.experiment.environment import describe_environment, prepare_process
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.experiment.signals import get_interrupt, stop_on_signal
+from pe_lab.experiment.signals import raise_interrupt, stop_on_signal
 from pe_lab.models.base import Model
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
@@ -189,7 +189,7 @@ def _numbers(cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
     tokens, split = data.tokens.shape[1], cell.measurement.split
     rows = max(1, min(len(data), cell.plan.config.eval.batch_tokens // tokens))
     while True:
-        evaluator = Evaluator(cell.plan, model, {split: data}, _poll, rows * tokens)
+        evaluator = Evaluator(cell.plan, model, {split: data}, raise_interrupt, rows * tokens)
         try:
             numbers: dict[str, Any] = compute_metrics(evaluator.answers(split))
             if cell.measurement.generated:
@@ -206,8 +206,3 @@ def _numbers(cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
         rows //= 2
         torch.cuda.empty_cache()
         logger.warning("out of memory: continuing with %d sequences at once", rows)
-
-
-def _poll() -> None:
-    if (stop := get_interrupt()) is not None:
-        raise stop

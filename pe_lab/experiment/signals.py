@@ -32,10 +32,18 @@ def get_interrupt() -> Interrupted | None:
     return None if _Process.received is None else Interrupted(_Process.received)
 
 
+def raise_interrupt() -> None:
+    """Raise Interrupted after a signal."""
+    if (stop := get_interrupt()) is not None:
+        raise stop
+
+
 def _receive(signum: int, frame: FrameType | None) -> None:
     # A worker receives Ctrl-C from the terminal and again from its launcher.
     if _Process.received is not None and not _Process.is_worker:
         raise Interrupted(signum)
+    if not _Process.is_worker:
+        logger.warning("stopping: what is done is kept (once more: end at once)")
     _Process.received = _Process.received or signum
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints, Task
+from pe_lab.experiment.signals import raise_interrupt
 from pe_lab.explain.hook import Intervention, Reading, apply_intervention
 from pe_lab.models.base import Model
 from pe_lab.pe.positions import Numbers
@@ -143,9 +144,11 @@ def predict(
     make: MakeIntervention = lambda part: Intervention(),
     read: Callable[[Questions], Reading] | None = None,
 ) -> Tensor:
-    """The logits (n, V) of the answers under an intervention."""
+    """The logits (n, V) of the answers under an intervention; a signal ends it at the next chunk
+    of sequences."""
     found = []
     for part in questions.chunks():
+        raise_interrupt()
         tokens, positions = torch.from_numpy(part.batch.tokens), torch.from_numpy(part.positions)
         with apply_intervention(model, make(part), read and read(part)):
             hidden = model(tokens, positions)

@@ -1,6 +1,7 @@
 """``pe-lab why``: the command, its record, and what cannot be diagnosed."""
 
 import json
+import os
 import shutil
 import signal
 from functools import partial
@@ -18,6 +19,7 @@ from pe_lab.explain.inspect import build_plain_model
 from pe_lab.explain.interventions import clamp_distances, force_attention, mask_far_keys
 from pe_lab.explain.measures import measure_attention
 from pe_lab.explain.record import NAME, read_diagnoses
+from pe_lab.models.transformer import Transformer
 from pe_lab.store.run_folder import RunFolder
 
 
@@ -217,6 +219,24 @@ def test_killed_between_two_runs_it_goes_on_to_the_same_numbers(
     assert succeeded(run_cli(*words)).out == whole
     paths = tmp_path.glob("runs/flipflop/alibi/seed*")
     assert measured == [path.name for path in paths if path != recorded.parent]
+
+
+@pytest.mark.parametrize("words", ["why run=alibi", "eval run=alibi sequences=3000"])
+def test_ctrl_c_is_answered_at_once_and_ends_it_at_the_next_batch(
+    run_cli, words, monkeypatch, caplog
+):
+    batches, forward = [], Transformer.forward
+
+    def with_signal(self, *args, **keys):
+        batches.append(self)
+        if len(batches) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert "stopping" in caplog.text
+        return forward(self, *args, **keys)
+
+    monkeypatch.setattr(Transformer, "forward", with_signal)
+    assert run_cli(*words.split(), "force=true").status == 130
+    assert len(batches) == 1
 
 
 @pytest.mark.parametrize(
