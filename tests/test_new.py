@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import ROOT, Here, assert_refused, succeeded, summary, the_run, tiny
+from program import ROOT, Here, assert_refused, csv_rows, succeeded, summary, the_run, tiny
+from suites import COMMON, MODEL, TASK, tiny_suite
 from test_check import failed
+
+from pe_lab.suite.rows import read_own
+from pe_lab.suite.suite import load_suite
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +37,23 @@ def test_an_encoding_is_checked_and_trained(here: Here, tmp_path: Path) -> None:
     succeeded(here("--config-dir", "fading", *tiny("pe=fading", "train.steps=3", "pe.rate=0.2")))
     assert summary(the_run(tmp_path / "runs"))["metrics"]["params/encoding"] == 2
     assert here("--config-dir", "fading", *tiny("pe=fading", "pe.rate=-1")).status == 2
+
+
+def test_runs_of_a_class_before_an_edit_are_marked(here: Here, tmp_path: Path) -> None:
+    here("new", "encoding", "fading", "to=mine")
+    tiny_suite(tmp_path)
+    line = ["--config-dir", "mine", *COMMON, *TASK, *MODEL, "pe=fading", "tracker=none"]
+    succeeded(here(*line))
+    assert "edit" not in here("results").out + here("report").out
+    (tmp_path / "mine/fading.py").open("a").write("# edited\n")
+    assert "by the code of pe before an edit" in here(*line).out
+    succeeded(here(*line, "seed=1"))
+    rows = csv_rows(here("results", "format=csv", "splits=sparse").out)
+    assert {row["seeds"]: row["differs"] for row in rows} == {"0": "edited=true", "1": ""}
+    succeeded(here("report"))
+    assert "edited=true" in (tmp_path / "runs/report/index.html").read_text()
+    own = read_own(load_suite("tiny", tmp_path / "mine"), tmp_path / "runs", tmp_path / "mine")
+    assert {*own.select("entry", "seed").iter_rows()} == {("fading edited=true", 0), ("fading", 1)}
 
 
 @pytest.mark.parametrize(

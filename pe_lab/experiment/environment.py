@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 
 from pe_lab.config.schema import Config
 from pe_lab.pe.positions import Sequential
+from pe_lab.store.run_folder import digest_of
 from pe_lab.train.plan import Plan
 from pe_lab.train.trainer import Trainer
 
@@ -117,6 +119,18 @@ def read_git_revision() -> dict[str, Any]:
     return {"git_revision": None, "git_dirty": None}
 
 
+def digest_sources(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return group -> file -> digest of the classes of a configuration that are not pe_lab's."""
+    found: dict[str, dict[str, str]] = {}
+    for group in ("task", "pe", "positions", "model"):
+        for section in (config[group], *config[group].get("parts", ())):
+            module = str(section.get("_target_")).rpartition(".")[0]
+            file = getattr(sys.modules.get(module), "__file__", None)
+            if file and module.partition(".")[0] != "pe_lab":
+                found.setdefault(group, {})[file] = digest_of(Path(file).read_bytes())
+    return found
+
+
 def set_threads(trainer: Trainer, *, swept: bool) -> None:
     """Set the number of PyTorch's threads.
 
@@ -159,6 +173,7 @@ def record_start(
         **describe_environment(torch.get_num_threads(), device.type, device.index),
         "contents": plan.task.contents(),
         "null_keys": sorted(plan.null_values),
+        "sources": (starts[0] if starts else {}).get("sources", digest_sources(plan.resolved)),
         "lineage": lineage or (starts[-1].get("lineage", []) if starts else []),
     }
     if not starts:

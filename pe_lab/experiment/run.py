@@ -34,7 +34,7 @@ from pe_lab.experiment.environment import (
 from pe_lab.experiment.load_run import load_origin
 from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.experiment.tracking import Tracking
-from pe_lab.store.run_folder import RunFolder, seal_object
+from pe_lab.store.run_folder import RunFolder, find_edited, seal_object
 from pe_lab.store.run_id import identity
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.plan import Plan
@@ -105,7 +105,9 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        logger.info("%s is finished already; force=true runs it again", folder.path)
+        edited = " + ".join(find_edited(summary.get("sources", {})))
+        since = f", by the code of {edited} before an edit" if edited else ""
+        logger.info("%s is finished already%s; force=true runs it again", folder.path, since)
         return summary
 
 
@@ -268,6 +270,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "null_keys": sorted(plan.null_values),
         "contents": plan.task.contents(),
         "lineage": folder.starts()[-1]["lineage"],
+        "sources": folder.starts()[-1]["sources"],
     }
 
 

@@ -363,8 +363,10 @@ def _departures(rows: pl.DataFrame, runs: Mapping[str, Run]) -> Values:
     varies = rows.select("setting", pl.col(keys).n_unique().over(alike) > 1)
     varying = {row["setting"]: row for row in varies.iter_rows(named=True)}
     departing: Values = {}
+    # Also where all runs have it.
+    edited = {key: None for key in keys if key.endswith(".edited")}
     for setting, run in runs.items():
-        known, were_null = defaults_of(run), run["null_keys"]
+        known, were_null = {**edited, **defaults_of(run)}, run["null_keys"]
         if were_null is None:  # the summary of a finished run says which
             were_null = [key for key, default in known.items() if default is None]
         departing[setting] = {

@@ -30,7 +30,7 @@ from pe_lab.core.metrics import (
 from pe_lab.core.options import Line
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of, filter_key, filter_where
-from pe_lab.store.run_folder import RunFolder, run_folders
+from pe_lab.store.run_folder import RunFolder, find_edited, run_folders
 from pe_lab.store.run_id import add_new_keys, drop_seed, identity, is_excluded
 
 logger = logging.getLogger("pe_lab")
@@ -65,7 +65,8 @@ def read_runs(
     ``seed``, ``run_id``, ``setting`` (eight hex digits of the configuration less the seed),
     ``splits``, ``null_keys`` (null before the configuration was resolved), ``tuning_of`` (the suite
     that chose a learning rate on this run), ``task_digest``; the chosen file of each other
-    group (``positions``, ``model``, ..); every resolved key (``train.steps``,
+    group (``positions``, ``model``, ..); ``pe.edited`` (true where your class was edited after the
+    run; also task, model, positions); every resolved key (``train.steps``,
     ``pe.npos``); every metric (``in_domain/error``, ``ood/sparse/error``, ``params/total``), and
     ``ood/error``, ``ood/error_seq``, ``ood/loss`` and ``ood/guess``, the means over all splits out
     of domain (null where the encoding could not measure one of them); ``not_finite``. A key that a
@@ -134,7 +135,10 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
         known, recorded = _unfinished(folder) if summary is None else _finished(summary)
         if "config" in recorded:
             _check_numbers(recorded["config"], recorded.get("metrics", {}))
-            parts = drop_seed(recorded["config"]), recorded.get("contents") or {}
+            config = drop_seed(recorded["config"])
+            for group in find_edited(recorded.get("sources") or {}):
+                config[group] = {**config[group], "edited": True}
+            parts = config, recorded.get("contents") or {}
             content = orjson.dumps([*parts, recorded.get("null_keys") or []])
             known["_row"] = settings.setdefault(content, len(settings))
         return facts | known
@@ -189,7 +193,9 @@ def _setting(recorded: tuple[dict[str, Any], dict[str, str], list[str]]) -> dict
     keys = flat({**add_new_keys(config), "contents": contents})
     keys = {key: value for key, value in keys.items() if key not in ("seed", "seed.data")}
     null_keys = [*null_keys, *(key for key, value in keys.items() if value is None)]
-    facts = {"setting": identity(config, contents), "task_digest": task_digest(config, contents)}
+    task = {key: value for key, value in config["task"].items() if key != "edited"}
+    digest = task_digest({**config, "task": task}, contents)
+    facts = {"setting": identity(config, contents), "task_digest": digest}
     return {**facts, "null_keys": null_keys, **keys}
 
 

@@ -42,6 +42,21 @@ DIGESTED = ("config.yaml", "overrides.yaml", "environment.json", "metrics.jsonl"
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
 
 
+def find_edited(sources: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the groups whose classes were edited after a run.
+
+    Args:
+        sources: group -> file -> digest, as a run records them of classes that are not pe_lab's.
+    """
+    return [
+        group
+        for group, files in sources.items()
+        for name, digest in files.items()
+        # One that is elsewhere says nothing.
+        if (file := Path(name)).is_file() and digest_of(file.read_bytes()) != digest
+    ]
+
+
 def digest_of(content: bytes | memoryview) -> str:
     """Return the SHA-256 of some bytes, 64 hex digits."""
     return hashlib.sha256(content).hexdigest()
