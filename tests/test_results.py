@@ -11,7 +11,6 @@ from program import Here, assert_has, assert_refused, csv_rows, succeeded
 
 from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.results.groups import grouped
-from pe_lab.results.statistics import two_clusters
 from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import RunFolder
 
@@ -106,19 +105,6 @@ def test_the_mark_of_the_best_and_its_note(here: Here) -> None:
     assert {row["pe"]: row["best"] for row in rows} == {"some_pe": "true", "other": "false"}
 
 
-def test_a_mean_has_two_clusters_where_one_of_its_splits_has(here: Here) -> None:
-    for seed, (sparse, dense) in enumerate([(0.0, 0.1), (0.0, 0.11), (0.09, 0.02), (0.1, 0.0)]):
-        made("a", seed, errors={"in_domain": 0.0, "sparse": sparse, "dense": dense})
-        made("b", seed, errors={"in_domain": sparse, "sparse": 0.5, "dense": 0.5})
-    assert not two_clusters([0.05, 0.055, 0.055, 0.05])
-    for splits in (None, ["ood"], ["in_domain", "ood", "dense"]):
-        groups = grouped(read_runs(), splits=splits)
-        assert splits is None or groups["split"].unique(maintain_order=True).to_list() == splits
-        rows = {row["pe"]: row for row in groups.filter(split="ood").iter_rows(named=True)}
-        assert [rows[pe]["clusters"] for pe in "ab"] == [True, False]
-        assert rows["a"]["mean"] == pytest.approx(0.0525)
-
-
 def test_a_row_of_several_settings_is_reported(here: Here) -> None:
     for steps in (400, 800):
         errors_of("a", [0.1, 0.3], **{"train.steps": steps})
@@ -206,11 +192,11 @@ def test_rates_and_medians(here: Here) -> None:
     assert table(here, "threshold=0.4")["b"]["sparse"] == "3/3 0.0"
     content = json.loads(here("results", "format=json", "pe=b").out)["rows"]
     row = next(row for row in content if row["split"] == "sparse")
-    names = ("k", "n", "median", "clusters", "threshold", "values", "best")
-    expected = [2, 3, 0.0, True, 0.02, [0.0, 0.0, 0.36], False]
+    names = ("k", "n", "median", "threshold", "values", "best")
+    expected = [2, 3, 0.0, 0.02, [0.0, 0.0, 0.36], False]
     assert [row[name] for name in names] == expected
     assert (row["p_generalises"], row["p_low"], row["p_high"]) == (2 / 3, *wilson(2, 3))
-    assert (content[-1]["split"], content[-1]["k"], content[-1]["clusters"]) == ("ood", None, True)
+    assert (content[-1]["split"], content[-1]["k"]) == ("ood", None)
     loss = json.loads(here("results", "format=json", "metric=loss", "splits=sparse").out)["rows"]
     assert [loss[0][name] for name in ("k", "p_generalises", "threshold")] == [None] * 3
 

@@ -28,7 +28,7 @@ from pe_lab.core.metrics import (
 )
 from pe_lab.core.suggest import check_known
 from pe_lab.results.query import unknown
-from pe_lab.results.statistics import LEVEL, least_p, spread, with_clusters_of_mean, with_rates
+from pe_lab.results.statistics import LEVEL, least_p, spread, with_rates
 from pe_lab.results.table import (
     NOT_FINITE,
     compared_keys,
@@ -62,15 +62,14 @@ def grouped(
 ) -> pl.DataFrame:
     """Return one row for each group of finished runs and split.
 
-    The split ``ood`` is the mean over all splits out of domain, for each run. It has two clusters
-    where one of these splits has, whether or not it is selected.
+    The split ``ood`` is the mean over all splits out of domain, for each run.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
     (n - 1; null for one value), ``best`` (see ``best_rows``), ``settings`` (how many are pooled:
     above 1 the spread is not one over seeds alone), ``not_finite`` (losses that JSON cannot hold;
     with any, the mean is null), ``guess``; and of ``statistics``: ``k`` (runs with an error up to
     ``threshold``, of errors on single splits only), ``p_generalises``, ``p_low``, ``p_high``
-    (95 %, Wilson), ``median``, ``clusters``, ``threshold`` and ``values``, ascending. ``n`` is 0
+    (95 %, Wilson), ``median``, ``threshold`` and ``values``, ascending. ``n`` is 0
     where no run has the metric: the split is too long for the encoding, or the runs did not
     measure it.
 
@@ -93,15 +92,12 @@ def grouped(
         "task", maintain_order=True
     ):
         shown = selected_splits(runs, str(task), metric, splits)
-        # The clusters of the mean depend on all splits out of domain.
-        ood = [split for split in splits_of(of_task) if split != IN_DOMAIN and OOD in shown]
         parts += [
             _values(of_task, split, keys, metric, _threshold(str(task), split, metric, limit))
-            for split in dict.fromkeys([*shown, *ood])
+            for split in shown
         ]
     values = pl.concat(parts)
-    table = summarized(values, [*keys, "split"], ("task", "split"), metric, by_rate)
-    return table if splits is None else table.filter(pl.col("split").is_in(splits))
+    return summarized(values, [*keys, "split"], ("task", "split"), metric, by_rate)
 
 
 def _values(
@@ -156,10 +152,10 @@ def summarized(
     )
     whole = pl.col("not_finite") == 0
     table = with_rates(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
-    table = with_clusters_of_mean(table, keys).with_row_index("_row")
+    table = table.with_row_index("_row")
     best = best_rows(table, column, by_rate) if lower_is_better else []
     return table.with_columns(best=pl.col("_row").is_in(best)).select(
-        *keys, "n", "seeds", *RATES, "median", "clusters", "values",
+        *keys, "n", "seeds", *RATES, "median", "values",
         "mean", "sd", "best", "settings", "not_finite", "guess",
     )  # fmt: skip
 

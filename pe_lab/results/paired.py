@@ -9,7 +9,7 @@ import polars as pl
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import threshold
 from pe_lab.results.groups import defaults_of, named, same, without_idle
-from pe_lab.results.statistics import holm, sign_test, two_clusters
+from pe_lab.results.statistics import holm, sign_test
 from pe_lab.results.table import Kind, by_split, compared_keys, text, without_tuning
 
 SCHEMA: dict[str, Kind] = {
@@ -21,7 +21,6 @@ SCHEMA: dict[str, Kind] = {
     "threshold": pl.Float64,
     **dict.fromkeys(("k_a", "k_b"), pl.Int64),
     **dict.fromkeys(("median_a", "median_b"), pl.Float64),
-    **dict.fromkeys(("clusters_a", "clusters_b"), pl.Boolean),
     "difference": pl.Float64,
     **dict.fromkeys(("lower_a", "lower_b"), pl.Int64),
     **dict.fromkeys(("p", "p_holm", "p_least"), pl.Float64),
@@ -39,8 +38,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
     was too long for one of the two), ``errors_a`` and ``errors_b`` (in the order of ``seeds``),
     ``threshold``, ``k_a`` and ``k_b`` (how many of these errors are up to it), ``median_a``,
-    ``median_b``, ``clusters_a`` and ``clusters_b`` (whether they fall into two clusters),
-    ``difference`` (median of a - b), ``lower_a`` and ``lower_b`` (at how many seeds each side has
+    ``median_b``, ``difference`` (median of a - b), ``lower_a`` and ``lower_b`` (at how many seeds each side has
     the lower error), ``p`` (the sign test of these, two-sided), ``p_holm`` (corrected over the
     splits of the pair after Holm), and ``p_least``, the smallest p that n seeds can give: 2 / 2^n.
     With one seed there is no p.
@@ -128,6 +126,5 @@ def _test(row: dict[str, Any]) -> dict[str, Any]:
         values = row[f"errors_{side}"]
         row[f"k_{side}"] = sum(error <= limit for error in values)
         row[f"median_{side}"] = median(values)
-        row[f"clusters_{side}"] = two_clusters(values, limit)
     p = sign_test(row["lower_a"], row["lower_b"]) if n > 1 else None
     return {**row, "threshold": limit, "p": p, "p_least": 2 / 2**n if n > 1 else None}

@@ -22,13 +22,12 @@ SCHEMA: dict[str, Kind] = {
     "setting": pl.String,
     **dict.fromkeys(("n", "k"), pl.Int64),
     **dict.fromkeys(("p_generalises", "p_low", "p_high", "threshold", "median"), pl.Float64),
-    "clusters": pl.Boolean,
     "values": pl.List(pl.Float64),
     **dict.fromkeys(("range_low", "range_high", "ours", "sd"), pl.Float64),
     **dict.fromkeys(("differs", "verdict", "reading", "recipe"), pl.String),
 }
 # Columns that are those of ``_measured``.
-OURS = ("setting", "n", *RATES, "median", "clusters", "values", "range_low", "range_high", "sd")
+OURS = ("setting", "n", *RATES, "median", "values", "range_low", "range_high", "sd")
 # A published number: its columns of ``SCHEMA``, and under ``protocol`` all that the source states
 # of the protocol of its split, under our keys.
 Number = dict[str, Any]
@@ -100,11 +99,12 @@ def verdict(number: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
 
     Within ours: the number, as rounded, lies between the lowest and the highest of our seeds, each
     widened to the 95 % Wilson interval of that single run. Ours lower, ours higher: it lies beyond
-    them. No verdict: one seed, or two clusters with the number in their range.
+    them. No verdict: one seed, or seeds on both sides of the threshold with the number in their
+    range, of which the middle may have no seed.
 
     Args:
-        cell: of our seeds ``n``, ``range_low`` and ``range_high`` (the lowest and the highest
-            bound of a seed) and ``clusters`` (whether they fall into two).
+        cell: of our seeds ``n``, ``k`` up to the threshold, ``range_low`` and ``range_high`` (the
+            lowest and the highest bound of a seed).
     """
     if cell["n"] < 2:
         return "one seed: no verdict"
@@ -112,7 +112,8 @@ def verdict(number: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
         return "ours higher"
     if number["theirs_low"] > cell["range_high"]:
         return "ours lower"
-    return "two clusters: no verdict" if cell["clusters"] else "within ours"
+    mixed = cell["k"] not in (None, 0, cell["n"])
+    return "some seeds generalise: no verdict" if mixed else "within ours"
 
 
 def compared(runs: pl.DataFrame, numbers: Sequence[Number] | None = None) -> pl.DataFrame:
@@ -126,7 +127,7 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Number] | None = None) -> pl.
     Columns: ``source``, ``where``, ``task``, ``pe``, ``size`` (keys in which their rows differ),
     ``split``, ``metric``; ``theirs`` (a share) between ``theirs_low`` and ``theirs_high``, which
     round to it, ``theirs_printed``, ``theirs_seeds``; ``setting``, ``n``, ``k``,
-    ``p_generalises``, ``p_low``, ``p_high``, ``threshold``, ``median``, ``clusters``, ``values``
+    ``p_generalises``, ``p_low``, ``p_high``, ``threshold``, ``median``, ``values``
     (see ``grouped``), ``range_low`` and ``range_high`` (the lowest and the highest of the seeds,
     each widened to the 95 % Wilson interval of that run), ``ours`` (the mean), ``sd``; ``differs``
     (train.steps 400 for 10000: ours for theirs), ``verdict``, ``reading`` (what had to be assumed),

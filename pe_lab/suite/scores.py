@@ -123,7 +123,7 @@ class Scores:
             ``chosen`` rate, ``again`` (the error of a second result) and ``counts``: scored at the
             chosen rate.
         cells: a row for each task, entry and split: ``k`` of ``n`` seeds are at or below
-            ``threshold``, with ``p_low`` to ``p_high``; ``median``, ``mean``, ``sd``, ``clusters``,
+            ``threshold``, with ``p_low`` to ``p_high``; ``median``, ``mean``, ``sd``,
             ``lr``, ``cost`` relative to rope, ``yours`` (runs that do not ship), ``flips`` of
             ``again`` runs made a second time, ..
     """
@@ -244,7 +244,7 @@ def _cells(rows: pl.DataFrame) -> pl.DataFrame:
     )
     columns = (
         *("task", "entry", "split", "n", "k", "p_generalises", "p_low", "p_high", "median"),
-        *("clusters", "threshold", "measured", "mean", "sd", "failed", "lr", "rates", "train_s"),
+        *("threshold", "measured", "mean", "sd", "failed", "lr", "rates", "train_s"),
         *("yours", "guess", "family", "cost", "near", "again", "flips"),
     )
     costs = _relative_costs(scored)
