@@ -17,6 +17,8 @@ from pe_lab.results.paired import paired
 from pe_lab.results.published import compared, published
 from pe_lab.results.statistics import holm, sign_test
 from pe_lab.results.table import read_runs
+from pe_lab.suite.rows import read_shipped
+from pe_lab.suite.suite import load_suite
 
 THEIRS: dict[str, Any] = {
     "source": "S", "where": "table 1", "task": "flipflop", "pe": "rope", "size": "",
@@ -143,7 +145,7 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
         (["a=cope", "b=cope"], "the same encoding"),
         (["format=pdf"], "format=pdf"),
         (["taks=flipflop"], "did you mean task"),
-        (["a=cope", "b=rope"], "no finished run of pe=cope"),
+        (["a=cope", "b=conv_only"], "no finished run of pe=cope"),
     ],
 )
 def test_a_wrong_word_is_one_sentence(here: Here, words: list[str], message: str) -> None:
@@ -191,6 +193,20 @@ def test_splits_that_one_side_lacks_and_single_seeds(here: Here) -> None:
     assert tests["long"]["difference"] == pytest.approx(-0.2)
     # With one test left, there is nothing to correct.
     assert tests["in_domain"]["p"] == tests["in_domain"]["p_holm"] == 0.25
+
+
+def test_two_entries_without_runs_of_ones_own_are_those_that_ship(here: Here) -> None:
+    words = ("compare", "a=cope", "b=rope", "task=counting")
+    scored = read_shipped(load_suite()).filter(task="counting", phase="score", split="longer")
+    cope, rope = (scored.filter(entry=pe).sort("seed")["error"] for pe in ("cope", "rope"))
+    for runs_dir in ("runs", "nowhere"):
+        rows = csv_rows(here(*words, f"runs_dir={runs_dir}", "format=csv").out)
+        row = next(row for row in rows if row["split"] == "longer")
+        assert (int(row["lower_a"]), int(row["n"])) == ((cope < rope).sum(), len(cope))
+        assert float(row["threshold"]) == load_suite().tasks["counting"].generalises["longer"]
+    assert "runs of suite v2 that ship" in here(*words).out
+    errors_of("cope", A)
+    assert_refused(here("compare", "a=cope", "b=rope"), "no finished run of pe=rope")
 
 
 def test_settings_that_are_paired(here: Here) -> None:

@@ -2,7 +2,9 @@
 
     pe-lab compare                                     every number of published.yaml
     pe-lab compare task=flipflop pe=cope where=".."    filters as in pe-lab results
-    pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have
+    pe-lab compare a=cope b=rope task=flipflop         paired tests over the seeds that both have;
+                                                       of the results that ship where you have no
+                                                       run of either
 
 format=table, csv, json, markdown or latex, runs_dir=runs and file=FILE as in pe-lab results. Runs
 on which a suite chose the learning rate are left out: it was chosen by their errors.
@@ -18,10 +20,12 @@ from pe_lab.core.console import percent
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import Line
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
-from pe_lab.results.paired import paired
+from pe_lab.results.paired import paired, paired_entries
 from pe_lab.results.published import compared, published
-from pe_lab.results.table import selected, tuning, unfinished_notes
+from pe_lab.results.table import runs_of, selected, tuning, unfinished_notes
 from pe_lab.results.tables import shares_text, tuning_text
+from pe_lab.suite.rows import read_shipped
+from pe_lab.suite.suite import SCORE, load_suite
 
 LISTED = 8
 """Most seeds whose values are listed."""
@@ -46,11 +50,17 @@ def show(
     """
     if (a is None) != (b is None):
         raise UsageError("compare: a and b go together, a=cope b=rope")
-    runs = selected(line, runs_dir, where, filters, file)
+    none = a is not None and file is None and not runs_dir.is_dir()
+    runs = runs_of([]) if none else selected(line, runs_dir, where, filters, file)
     left_out = tuning(runs)
     notes = [f"left out: {tuning_text(left_out)}"] if len(left_out) else []
     if a is not None and b is not None:
-        rows = paired(runs, a, b)
+        shipped = pl.DataFrame() if file or where else _shipped_runs(runs, a, b, filters)
+        if len(shipped):
+            rows = paired_entries(shipped, a, b)
+            notes.append(f"You have no run of {a} or {b}: these are runs of suite v2 that ship.")
+        else:
+            rows = paired(runs, a, b)
         parts = rows.partition_by("task", "setting_a", "setting_b", maintain_order=True)
         tables, facts = [_paired_table(part) for part in parts], {}
     else:
@@ -64,6 +74,17 @@ def show(
         tables, facts = [_published_table(part) for part in parts], {"verdict": VERDICT}
         notes += _commands(rows) if len(rows) else ["no published number of these"]
     print_tables(format, tables, rows, [*notes, *unfinished_notes(runs)], facts)
+
+
+def _shipped_runs(runs: pl.DataFrame, a: str, b: str, filters: Mapping[str, str]) -> pl.DataFrame:
+    """Return the scored runs of these tasks that ship; none where one of the entries has none, a
+    run of one's own is of either, or a filter is of another key."""
+    scored = read_shipped(load_suite()).filter(phase=SCORE)
+    tasks = filters.get("task", ",".join(scored["task"].unique())).split(",")
+    scored = scored.filter(pl.col("task").is_in(tasks))
+    own = runs.filter(pl.col("state") == "finished", pl.col("pe").is_in([a, b]))
+    usable = own.is_empty() and {*filters} <= {"task"} and {a, b} <= {*scored["entry"]}
+    return scored if usable and a != b else scored.clear()
 
 
 def _published_table(part: pl.DataFrame) -> Table:

@@ -38,10 +38,10 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
     was too long for one of the two), ``errors_a`` and ``errors_b`` (in the order of ``seeds``),
     ``threshold``, ``k_a`` and ``k_b`` (how many of these errors are up to it), ``median_a``,
-    ``median_b``, ``difference`` (median of a - b), ``lower_a`` and ``lower_b`` (at how many seeds each side has
-    the lower error), ``p`` (the sign test of these, two-sided), ``p_holm`` (corrected over the
-    splits of the pair after Holm), and ``p_least``, the smallest p that n seeds can give: 2 / 2^n.
-    With one seed there is no p.
+    ``median_b``, ``difference`` (median of a - b), ``lower_a`` and ``lower_b`` (at how many seeds
+    each side has the lower error), ``p`` (the sign test of these, two-sided), ``p_holm`` (corrected
+    over the splits of the pair after Holm), and ``p_least``, the smallest p that n seeds can give:
+    2 / 2^n. With one seed there is no p.
 
     Raises:
         UsageError: the two share no seed in equal settings, or several settings match.
@@ -62,17 +62,38 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     shared = ["task", "protocol"]
     for pe, of, others in ((a, first, other), (b, other, first)):
         _check_one_setting(finished.filter(pe=pe), of.join(others, on=shared, how="semi"))
-    both = first.join(other, on=[*shared, "split", "seed"], suffix="_b", maintain_order="left")
-    if both.is_empty():
+    tests, names = _tests(first, other, shared), named(finished).labels
+    rows = [{**row, "a": a, "b": b, "differs": names[row["setting_a"]]} for row in tests]
+    if not rows:
         raise UsageError(f"a={a} b={b} share no seed in settings that are otherwise equal")
+    return pl.DataFrame(rows, SCHEMA).sort("task", "differs", "setting_a", maintain_order=True)
+
+
+def paired_entries(rows: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
+    """Return the same for two entries of a suite.
+
+    Args:
+        rows: their scored runs, one row for each run and split.
+    """
+    errors = rows.with_columns(setting="entry")
+    tests = _tests(errors.filter(entry=a), errors.filter(entry=b), ["task"])
+    return pl.DataFrame([{**row, "a": a, "b": b, "differs": ""} for row in tests], SCHEMA)
+
+
+def _tests(first: pl.DataFrame, other: pl.DataFrame, shared: list[str]) -> list[dict[str, Any]]:
+    """Return a test of each task, pair of settings and split, over the seeds that both have.
+
+    Args:
+        shared: the columns that are equal on both sides.
+    """
+    both = first.join(other, on=[*shared, "split", "seed"], suffix="_b", maintain_order="left")
+    pairs = _differences(both).group_by("task", "setting_a", "setting_b", maintain_order=True)
     rows: list[dict[str, Any]] = []
-    for _, pair in _differences(both).group_by("setting_a", "setting_b", maintain_order=True):
+    for _, pair in pairs:
         tests = [_test(row) for row in pair.iter_rows(named=True)]
         ps = holm([test["p"] for test in tests])
         rows += [{**test, "p_holm": p} for test, p in zip(tests, ps, strict=True)]
-    names = named(finished).labels
-    rows = [{**row, "a": a, "b": b, "differs": names[row["setting_a"]]} for row in rows]
-    return pl.DataFrame(rows, SCHEMA).sort("task", "differs", "setting_a", maintain_order=True)
+    return rows
 
 
 def _protocols(finished: pl.DataFrame) -> pl.DataFrame:
