@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -17,6 +18,7 @@ from program import assert_has, start, the_run, tiny
 from pe_lab.cli.train import checked_jobs
 from pe_lab.core.errors import DamagedError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED
+from pe_lab.core.rng import generator
 from pe_lab.evaluate.cells import cells
 from pe_lab.evaluate.evaluate import evaluate
 from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
@@ -93,6 +95,25 @@ def test_the_trained_row_is_the_summary(words: tuple[str, ...], run: Run) -> Non
     for row in frame.iter_rows(named=True):
         for kind in KINDS:
             assert row[kind] == summary["metrics"][f"{summary['splits'][row['split']]}/{kind}"]
+
+
+def test_sequences_are_of_the_splits_own_stream_and_the_guess_is_of_in_domain(run: Run) -> None:
+    path = run("task=counting", "train.steps=1")
+    loaded = load(path)
+    splits, measured = loaded.plan.splits, loaded.summary["metrics"]
+    reference, _ = loaded.sequences("in_domain")
+    commonest = np.bincount(reference.targets[reference.scored]).argmax()
+    frame = pl.concat([evaluate([path], [], splits, lengths) for lengths in (None, [80])])
+    lowest = []
+    for row in frame.iter_rows(named=True):
+        task = loaded.plan.task.split(row["split"]).at_length(row["tokens"])
+        data = task.sample(generator(0, "evaluation", row["split"]), row["n_seq"])
+        answers = data.targets[data.scored]
+        assert row["guess"] == (answers != commonest).mean()
+        lowest.append(row["guess"] == (answers != np.bincount(answers).argmax()).mean())
+    assert not all(lowest)
+    for split, guess in zip(splits, frame["guess"], strict=False):
+        assert guess == measured[f"{loaded.summary['splits'][split]}/guess"]
 
 
 def test_a_length_is_that_of_the_task(run: Run) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import TRAIN, Batch, Ints, Task
+from pe_lab.train.memory import min_bytes, refuse_beyond
 
 # Drawing many batches at once spreads the cost of a rule that is sequential in time.
 BATCHES_A_DRAW = 16
@@ -59,8 +60,15 @@ def _finite(task: Task, seed: int) -> Any:
 
 
 def evaluation_set(task: Task, split: str, n: int) -> Batch:
-    """The n sequences on which every run measures a split; fewer if its file holds fewer."""
+    """The n sequences on which every run measures a split; fewer if its file holds fewer.
+
+    Raises:
+        UsageError: this machine has not enough memory for them.
+    """
     stored = task.stored(split)
     if stored is not None:
         return stored.take(np.arange(min(n, len(stored))))
-    return task.split(split).sample(generator(0, "evaluation", split), n)
+    drawn = task.split(split)
+    needed = min_bytes(drawn.n_tokens, n, 0)
+    refuse_beyond(f"the split {split}", needed, "draw fewer or shorter sequences")
+    return drawn.sample(generator(0, "evaluation", split), n)

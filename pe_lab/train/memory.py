@@ -4,8 +4,10 @@ import os
 
 from pe_lab.core.errors import UsageError
 
+BYTES_HELD = 9
+"""The memory of a token of a set: its number, and whether it is scored."""
 BYTES_PER_TOKEN = 96
-"""The memory of a token: its targets, masks and what the task needs to draw it."""
+"""The memory of a token while it is drawn."""
 HIDDEN_BYTES = 12
 """A lower bound per token and unit of width for any model: three hidden states."""
 
