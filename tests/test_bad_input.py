@@ -11,6 +11,7 @@ from numbers_task import Numbers
 from program import ROOT, Here, assert_refused, succeeded, summary, the_run, tiny
 from trainers import planned
 
+from pe_lab.cli.main import COMMANDS
 from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import check, to_dict
 from pe_lab.core.rng import generator
@@ -22,6 +23,9 @@ FILES = {
     "mine/task/broken.yaml": "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\n",
     "mine/pe/syntax.yaml": "_target_: bad_syntax.PE\n",
     "mine/bad_syntax.py": "class PE(\n",
+    "config.json": '{"model_type": "${oc.env:HOME}"}',
+    "theirs.jsonl": '{"pe_lab_data": "${oc.env:HOME}", "vocab": [], "in_order": false}\n{}\n',
+    "claims.yaml": "{suite: v2, claims: {}, other: '${oc.env:HOME}'}",
 }
 # The words, and what the sentence holds.
 BAD = {
@@ -55,6 +59,10 @@ BAD = {
     "a long training set": (["task.train_sequences=3000000000"], "GiB"),
     "a large batch": (["train.batch_size=3000000000"], "GiB"),
     "a long file": (["show", "task=flipflop", "n=3000000000", "to=a.jsonl"], "GiB"),
+    # What others wrote is shown as it is, never resolved.
+    "a config.json": (["check", "hf=config.json", "pe=rope"], "${oc.env:HOME}"),
+    "their sequences": (["task.files={sparse: theirs.jsonl}"], "${oc.env:HOME}"),
+    "their claims": (["leaderboard", "claims=claims.yaml"], "${oc.env:HOME}"),
     "a length": (["train.length=7"], "train.length=7"),
     "a launcher of one run": (["hydra/launcher=joblib"], "add -m"),
 }
@@ -68,8 +76,9 @@ def test_one_sentence_and_nothing_done(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     keys = {word.partition("=")[0] for word in words}
-    common = [word for word in tiny() if word.partition("=")[0] not in keys]
-    assert_refused(here(*(words if words[0] in ("resluts", "show") else [*common, *words])), said)
+    runs = words[0] not in ("resluts", *COMMANDS)
+    common = [word for word in tiny() if runs and word.partition("=")[0] not in keys]
+    assert_refused(here(*common, *words), said)
     assert not (tmp_path / "runs").exists()
 
 
