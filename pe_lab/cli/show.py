@@ -72,6 +72,12 @@ def show(words: Sequence[str]) -> None:
     config, task = task_of(options, config_dir)
     known = [*task.evaluated(), *([TRAIN] if options.to else [])]
     check_known("show split={}: the task has no such split", options.split, known)
+    # Imported here: torch takes a second.
+    from pe_lab.train.memory import min_bytes, refuse_beyond
+
+    n = options.n or (TRAINED if options.to else SEQUENCES)
+    longest = max(task.split(split).n_tokens for split in options.split or task.evaluated())
+    refuse_beyond(f"n={n}", min_bytes(longest, n, 0), "draw fewer sequences, or shorter ones")
     if options.to is None:
         for split in options.split or task.evaluated():
             print_sequences(task, split, options.n or SEQUENCES)

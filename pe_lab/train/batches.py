@@ -11,7 +11,6 @@ import numpy as np
 
 from pe_lab.core.rng import generator
 from pe_lab.core.task import TRAIN, Batch, Ints, Task
-from pe_lab.train.memory import min_bytes, refuse_beyond
 
 # Drawing many batches at once spreads the cost of a rule that is sequential in time.
 BATCHES_A_DRAW = 16
@@ -60,15 +59,8 @@ def _finite(task: Task, seed: int) -> Any:
 
 
 def evaluation_set(task: Task, split: str, n: int) -> Batch:
-    """The n sequences on which every run measures a split; fewer if its file holds fewer.
-
-    Raises:
-        UsageError: this machine has not enough memory for them.
-    """
+    """The n sequences on which every run measures a split; fewer if its file holds fewer."""
     stored = task.stored(split)
     if stored is not None:
         return stored.take(np.arange(min(n, len(stored))))
-    drawn = task.split(split)
-    needed = min_bytes(drawn.n_tokens, n, 0)
-    refuse_beyond(f"the split {split}", needed, "draw fewer or shorter sequences")
-    return drawn.sample(generator(0, "evaluation", split), n)
+    return task.split(split).sample(generator(0, "evaluation", split), n)

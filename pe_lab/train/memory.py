@@ -1,6 +1,7 @@
 """Refuses work that cannot fit in the memory of this machine, before it begins."""
 
 import os
+from collections.abc import Sequence
 
 from pe_lab.core.errors import UsageError
 
@@ -15,6 +16,16 @@ HIDDEN_BYTES = 12
 def min_bytes(length: int, sequences: int, d_model: int) -> int:
     """A lower bound on the memory of an evaluation: the sequences, and hidden states of one."""
     return length * (BYTES_PER_TOKEN * sequences + HIDDEN_BYTES * d_model)
+
+
+def bytes_of_sets(sets: Sequence[tuple[int, int]], d_model: int) -> int:
+    """A lower bound on the memory of a run that holds all of its sets and draws the largest.
+
+    Args:
+        sets: tokens of a sequence, and sequences.
+    """
+    held = sum(BYTES_HELD * length * n for length, n in sets)
+    return held + max(min_bytes(length, n, d_model) for length, n in sets)
 
 
 def refuse_beyond(what: str, needed: float, remedy: str) -> None:

@@ -23,7 +23,7 @@ from pe_lab.pe.positions import Positions
 from pe_lab.train.batches import BATCHES_A_DRAW
 from pe_lab.train.encodings import initial_encodings, reason_to_refuse, seed_of_weights
 from pe_lab.train.kernels import use_kernels
-from pe_lab.train.memory import BYTES_HELD, min_bytes, refuse_beyond
+from pe_lab.train.memory import bytes_of_sets, refuse_beyond
 from pe_lab.train.origin import with_origin
 
 
@@ -103,7 +103,13 @@ def plan(config: Config) -> Plan:
         positions = instantiate(config.positions, "positions", Positions).bind(task)
         limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
     dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
-    needed = 16 * model_config.weights() + bytes_of_sets(config, task, lengths, dims.d_model)
+    from_file, most = task.contents().keys(), config.eval.sequences
+    drawn = {
+        name: sequences_of(most, n_tokens, dims.train_len) for name, n_tokens in lengths.items()
+    }
+    drawn[TRAIN] = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
+    sets = [(lengths[n], 1 if {n, "text"} & from_file else drawn[n]) for n in lengths]
+    needed = 16 * model_config.weights() + bytes_of_sets(sets, dims.d_model)
     sizes = "model.*, the lengths of task.*, train.batch_size or eval.sequences"
     refuse_beyond("the run", needed, f"lower the sizes of {sizes}")
     if reason := model_config.refuses_task(task):
@@ -128,22 +134,6 @@ def plan(config: Config) -> Plan:
         null_values=find_null_values(to_dict(config), groups),
         origin=origin,
     )  # fmt: skip
-
-
-def bytes_of_sets(config: Config, task: Task, lengths: Mapping[str, int], d_model: int) -> int:
-    """A lower bound on the memory of the sequences that a run draws. It holds those of all splits.
-
-    Args:
-        lengths: tokens of a sequence of each split and of training.
-    """
-    from_file, drawn = task.contents(), {}
-    for name, length in lengths.items():
-        n = sequences_of(config.eval.sequences, length, lengths[TRAIN])
-        if name == TRAIN:
-            n = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
-        drawn[name] = 1 if {name, "text"} & from_file.keys() else n
-    held = sum(BYTES_HELD * n * lengths[name] for name, n in drawn.items())
-    return held + max(min_bytes(lengths[name], n, d_model) for name, n in drawn.items())
 
 
 @contextmanager
