@@ -44,6 +44,8 @@ BAD = {
         ["task=modular", "task.splits.other.m=7", "task.max_length=9"],
         "vocab",
     ),
+    "a split to remove": (["~task.splits.spars"], "only a split can be removed"),
+    "a key to remove": (["~train.steps"], "only a split can be removed"),
     "a part": (["pe=combined", "pe.parts=[cope,roppe]"], "did you mean rope?"),
     "several without -m": (["pe=rope,cope"], "add -m"),
     "a key twice": (["pe=rope", "seed=0", "seed=1"], "seed is given 2 times"),

@@ -37,6 +37,7 @@ from pe_lab.core.options import CommaSeparated, parse
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
+from pe_lab.results.query import column_of
 from pe_lab.results.table import FileOptions, selected, unfinished_notes
 from pe_lab.results.tables import (
     Layout,
@@ -110,7 +111,8 @@ def _content(
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         return [], pl.DataFrame(), []
-    by, metric = options.by or list(SETTING), options.metric
+    by = [column_of(key, runs.columns) or key for key in options.by or SETTING]
+    metric = options.metric
     rates = options.spread == "rates"
     groups = grouped(runs, by, metric, options.splits, options.threshold, rates)
     names = named(finished)

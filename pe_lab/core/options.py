@@ -1,12 +1,13 @@
 """The key=value options of a command, checked against one pydantic model per command."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from pe_lab.core.config_dir import use_config_dir
+from pe_lab.core.config_dir import VARIABLE, use_config_dir
 from pe_lab.core.errors import UsageError
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.validation import problem
@@ -40,6 +41,8 @@ def _split(value: object) -> object:
 E = TypeVar("E")
 CommaSeparated = Annotated[list[E], BeforeValidator(_split), Field(min_length=1)]
 """Values separated by commas, each kept once."""
+ALIKE = {"split": "splits", "splits": "split"}
+"""A command has one of the two, and takes the other for it."""
 AtLeastOne = Annotated[int, Field(ge=1)]
 Flag = bool
 """``true`` or ``false``, in any case."""
@@ -58,6 +61,8 @@ def parse(model: type[T], words: Sequence[str]) -> T:
         if not equals or key.startswith("-"):
             meant = did_you_mean(key.lstrip("-"), model.model_fields)
             raise UsageError(f"{model.command} {word}: give key=value; {meant}")
+        if key not in model.model_fields and ALIKE.get(key) in model.model_fields:
+            key = ALIKE[key]
         if key in values:
             raise UsageError(f"{model.command} {word}: {key} is given twice, keep one")
         values[key] = value
@@ -80,7 +85,7 @@ def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
         UsageError: it is not a folder.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--config-dir", "-cd", default=os.environ.get(VARIABLE))
     try:
         flags, rest = parser.parse_known_args(words)
     except argparse.ArgumentError:
