@@ -15,7 +15,7 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 704, "cli": 1391, "config": 343, "core": 703, "evaluate": 340, "experiment": 725,
+    "check": 704, "cli": 1393, "config": 349, "core": 710, "evaluate": 340, "experiment": 725,
     "explain": 976, "hf": 241, "kernels": 367, "models": 1447, "nn.py": 137, "pe": 2334,
     "report": 460, "results": 1147, "store": 344, "suite": 949, "sweeps": 396, "train": 654,
 }  # fmt: skip

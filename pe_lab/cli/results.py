@@ -111,8 +111,8 @@ def _content(
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         return [], pl.DataFrame(), []
-    by = [column_of(key, runs.columns) or key for key in options.by or SETTING]
-    metric = options.metric
+    named_by = [column_of(key, runs.columns) or key for key in options.by or ()]
+    by, metric = named_by or list(SETTING), options.metric
     rates = options.spread == "rates"
     groups = grouped(runs, by, metric, options.splits, options.threshold, rates)
     names = named(finished)
