@@ -170,7 +170,7 @@ class Addition(Task):
         held[hint] = ((at == np.minimum(asked, highest)[:, None]) & is_hint)[hint]
         return held
 
-    def answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
+    def right_answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
         """The digits of the sum."""
         words = [word if word in DIGITS + "+=" else "" for word in self.vocab]
         digit = batch.scored & (batch.targets < self.base)

@@ -195,7 +195,7 @@ class Task(ABC):
         a task with another rule and ``holds_answer`` overrides it."""
         return " or ".join(dict.fromkeys(words)) or "none"
 
-    def answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
+    def right_answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
         """Row, place and right answer of each scored one; none where the task does not say what
         holds them."""
         (row, place), vocab = np.nonzero(batch.scored), np.array(self.vocab)
@@ -209,7 +209,7 @@ class Task(ABC):
     def find_wrong_answer(self, batch: Batch) -> str | None:
         """A sentence about the first answer that is not the right one."""
         try:
-            for row, place, right in self.answers(batch):
+            for row, place, right in self.right_answers(batch):
                 given = self.vocab[batch.targets[row, place]]
                 if given != right:
                     return f"sequence {row + 1} answers {given} at place {place}, not {right}"
