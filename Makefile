@@ -59,7 +59,7 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 
 test-peers: $(PEERS) ## encodings against transformers' code and in its models, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
-	$(BIN)/python -m pytest tests/test_hf.py tests/test_linear_recurrent.py -m "extended or not extended"
+	$(BIN)/python -m pytest tests/test_hf.py tests/test_hf_rotation.py tests/test_linear_recurrent.py -m "extended or not extended"
 
 test-chaos: $(STAMP) ## kills at random moments; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)
@@ -99,7 +99,7 @@ cost: $(STAMP) ## what each encoding costs relative to rope, a quarter of an hou
 docs: $(STAMP) ## docs/encodings.md, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
 
-leaderboard: $(STAMP) ## docs/leaderboard.md and README.md's table, from the shipped results of the suite
+leaderboard: $(STAMP) ## docs/leaderboard.md and its picture, from the shipped results of the suite
 	$(BIN)/python -m docs.leaderboard
 
 site: $(SITE) ## the documentation site and the interactive leaderboard, in site/
@@ -109,7 +109,7 @@ test-site: $(SITE) ## the site in Chromium: it fits, loads nothing from elsewher
 	$(BIN)/python -m pytest -m "extended or not extended" tests/test_site.py
 
 findings: $(STAMP) ## the sweeps of docs/findings.md, some 22 core-hours (python -m docs.findings NAME: one)
-	$(BIN)/python -m docs.findings
+	$(BIN)/python -m docs.findings all
 
 clean: ## remove what make made; runs/ stays
 	rm -rf $(VENV) build dist site test-artefacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

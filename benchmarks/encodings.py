@@ -27,7 +27,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from docs import facts
-from pe_lab.experiment.environment import environment, keep_freed_memory
+from pe_lab.experiment.environment import describe_environment, keep_freed_memory
 from pe_lab.kernels import use_kernels
 from pe_lab.models.config import Vocabulary
 from pe_lab.train.encodings import build_encodings
@@ -109,7 +109,7 @@ def main(*chosen: str) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    known = environment(1, "cpu")
+    known = describe_environment(1, "cpu")
     machine = {key: known[key] for key in ("python", "cpu_capability", "threads")}
     machine |= {"cpu": known["processor"], "torch": known["versions"]["torch"]}
     rows = json.loads(FILE.read_text("utf-8"))["encodings"] if chosen else {}

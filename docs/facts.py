@@ -13,6 +13,7 @@ import torch
 import yaml
 from hydra.utils import get_object
 
+from pe_lab.config.compose import fill_parts
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import HOOKS, Dims, PositionalEncoding
 from pe_lab.train.encodings import build_encodings
@@ -38,16 +39,7 @@ def names(group: str = "pe") -> list[str]:
 
 def section(name: str, group: str = "pe") -> dict[str, Any]:
     """The yaml as the command line would fill it in."""
-    keys: dict[str, Any] = yaml.safe_load((ROOT / f"conf/{group}/{name}.yaml").read_text("utf-8"))
-    if "parts" in keys:
-        keys["parts"] = fill_parts(*keys["parts"])
-    return keys
-
-
-def fill_parts(*parts: str | dict[str, Any]) -> list[dict[str, Any]]:
-    """The parts of a combined encoding as the command line would fill them in."""
-    named: list[dict[str, Any]] = [{"pe": p} if isinstance(p, str) else p for p in parts]
-    return [{**section(part["pe"]), **part} for part in named]
+    return fill_parts(yaml.safe_load((ROOT / f"conf/{group}/{name}.yaml").read_text("utf-8")))
 
 
 @contextmanager
@@ -65,18 +57,12 @@ def float64(seed: int) -> Iterator[None]:
 
 def add_noise(encodings: Sequence[PositionalEncoding]) -> None:
     """Add noise to every parameter: what starts at zero would hide its encoding."""
-    for encoding in dict.fromkeys(encodings):
-        for parameter in encoding.parameters():
-            parameter.add_(torch.randn_like(parameter) / 2)
+    for parameter in dict.fromkeys(p for e in encodings for p in e.parameters()):
+        parameter.add_(torch.randn_like(parameter) / 2)
 
 
 def count_parameters(encodings: Sequence[PositionalEncoding]) -> int:
     return sum(p.numel() for p in {id(p): p for e in encodings for p in e.parameters()}.values())
-
-
-def added_parameters(name: str, length: int) -> int:
-    """Parameters that the encoding adds to the default model."""
-    return count_parameters(build_encodings(section(name), dims(length)))
 
 
 @dataclass(frozen=True)

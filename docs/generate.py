@@ -12,10 +12,9 @@ from typing import Any
 import yaml
 
 from docs import facts, pictures
-from docs.markdown import table
+from docs.markdown import table, write
 
 HERE = facts.ROOT / "docs"
-README = facts.ROOT / "README.md"
 IMAGES = HERE / "img" / "encodings"
 FAMILIES = {
     "baseline": "No encoding",
@@ -42,19 +41,16 @@ COSTS = (("128", "time"), ("512", "time"), ("512", "memory"))
 
 def entries(file: str = "encodings") -> dict[str, Any]:
     """The hand-written entries, in the order of the page."""
-    written: dict[str, Any] = yaml.safe_load((HERE / f"{file}.yaml").read_text("utf-8"))
-    return written
+    return dict(yaml.safe_load((HERE / f"{file}.yaml").read_text("utf-8")))
 
 
 def encodings_page() -> str:
     """docs/encodings.md."""
-    costs = json.loads((HERE / "encodings.cost.json").read_text("utf-8"))
     all_of = entries()
-    parts = [_head(all_of, costs)]
+    parts = [_head(all_of, json.loads((HERE / "encodings.cost.json").read_text("utf-8")))]
     for family, title in FAMILIES.items():
-        parts.append(f"## {title}")
-        for name, entry in all_of.items():
-            parts += _section(name, entry) if entry["family"] == family else []
+        members = {name: entry for name, entry in all_of.items() if entry["family"] == family}
+        parts += [f"## {title}", *(_section(name, entry) for name, entry in members.items())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -63,9 +59,11 @@ def _head(all_of: dict[str, Any], costs: dict[str, Any]) -> str:
     rows = []
     for name, entry in all_of.items():
         found, cost = facts.of(name), measured.get(name)
-        cells = [f"[`{name}`](#{name})", _acts_on(name), found.reads, f"{found.parameters:,}"]
-        cells += [f"{cost[length][key]:.2f}" if cost else "" for length, key in COSTS]
-        rows.append([*cells, entry["extrapolates"], _sources(name, 1)])
+        costs_of = [f"{cost[length][key]:.2f}" if cost else "" for length, key in COSTS]
+        rows.append(
+            [f"[`{name}`](#{name})", _acts_on(name), found.reads, f"{found.parameters:,}",
+             *costs_of, entry["extrapolates"], _sources(name, 1)]
+        )  # fmt: skip
     titles = [f"{key} at {length}" for length, key in COSTS]
     header = ["encoding", "acts on", "reads", "parameters", *titles, "beyond training", "source"]
     positions = [
@@ -90,21 +88,19 @@ def _head(all_of: dict[str, Any], costs: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def _section(name: str, entry: dict[str, Any]) -> list[str]:
+def _section(name: str, entry: dict[str, Any]) -> str:
     found, drawn = facts.of(name), pictures.draw(name)
     file = f"{found.cls.__module__.replace('.', '/')}.py"
-    tests = entry["tests"]
-    peers = f"{entry['peers']} and with " if "peers" in entry else ""
-    what = ", ".join(drawn.quantities) + (", with noise on every parameter" if drawn.noisy else "")
+    tests, peers = entry["tests"], f"{entry['peers']} and with " if "peers" in entry else ""
     about = [
-        f"![Heat maps for {name}: {what}](img/encodings/{name}.png)",
-        f"*{what}*. Acts on {_acts_on(name)}; reads {found.reads}; "
+        f"![Heat maps for {name}: {drawn.caption}](img/encodings/{name}.png)",
+        f"*{drawn.caption}*. Acts on {_acts_on(name)}; reads {found.reads}; "
         f"{found.parameters:,} parameters.",
         f"Source: {_sources(name)}. [Code](../{file}), [keys](../conf/pe/{name}.yaml). "
         f"Compared with {peers}loops from the formula in [`{tests}`](../{tests}).",
     ]
     title = f"### `{name}`\n**{found.summary}** *When to use it*: {entry['use']}"
-    return [title, _rule(name, entry), "\n".join(about)]
+    return "\n\n".join([title, _rule(name, entry), "\n".join(about)])
 
 
 def _rule(name: str, entry: dict[str, Any]) -> str:
@@ -148,48 +144,34 @@ def tasks_page() -> str:
     rows, sections, described = [], [], dict[type, str]()
     for name in facts.names("task"):
         cls, summary, text = facts.docstring(name, "task")
-        splits = facts.section(name, "task").get("splits", {})
-        rows.append([f"[`{name}`](#{name})", summary, " ".join(f"`{split}`" for split in splits)])
-        first = described.setdefault(cls, name)
-        again = f"It is [`{first}`](#{first}) with [other keys](../conf/task/{name}.yaml)."
+        splits = (f"`{split}`" for split in facts.section(name, "task").get("splits", {}))
+        rows.append([f"[`{name}`](#{name})", summary, " ".join(splits)])
         body = f"**{summary}** [Keys](../conf/task/{name}.yaml).\n\n```text\n{text}\n```"
-        sections.append(f"## `{name}`\n\n{body if first == name else again}")
-    header = ["task", "asks for", "splits beside in_domain"]
-    return "\n\n".join([TASKS_HEAD.rstrip(), table(header, rows), *sections]) + "\n"
+        if (first := described.setdefault(cls, name)) != name:
+            body = f"It is [`{first}`](#{first}) with [other keys](../conf/task/{name}.yaml)."
+        sections += [f"## `{name}`", body]
+    overview = table(["task", "asks for", "splits beside in_domain"], rows)
+    return "\n\n".join([TASKS_HEAD.rstrip(), overview, *sections]) + "\n"
 
 
 PAGES = {"encodings.md": encodings_page, "tasks.md": tasks_page}
 NOTICE = "<!-- Written by `make docs`: edit docs/encodings.*, tasks/ and conf/ instead. -->\n\n"
 
 
-def write_pictures() -> None:
-    """Draw the encodings that have no picture: delete one to draw it again."""
-    for name in facts.names():
-        path = IMAGES / f"{name}.png"
-        if not path.exists():
-            path.write_bytes(pictures.png(pictures.draw(name).panels))
-            print(f"wrote {path.relative_to(facts.ROOT)}")
-
-
 def with_counts(readme: str) -> str:
     """README.md with the numbers of encodings, tasks and models that exist."""
-    for group, what in (("pe", "encodings"), ("task", "tasks"), ("model", "models")):
-        count = len(set(facts.names(group)) - {"combined"})
-        readme = re.sub(
-            rf"(?<!of )\b\d+ ((?:positional |synthetic )?{what}\b)", rf"{count} \1", readme
-        )
-    return readme
-
-
-def main() -> None:
-    write_pictures()
-    text = README.read_text("utf-8")
-    README.write_text(with_counts(text), "utf-8")
-    for name, make in PAGES.items():
-        if (text := NOTICE + make()) != (HERE / name).read_text("utf-8"):
-            (HERE / name).write_text(text, "utf-8")
-            print(f"wrote docs/{name}")
+    groups = {"encodings": "pe", "tasks": "task", "models": "model"}
+    counts = {what: len({*facts.names(group)} - {"combined"}) for what, group in groups.items()}
+    counted = r"(?<!of )\b\d+ ((?:positional |synthetic )?(encodings|tasks|models)\b)"
+    return re.sub(counted, lambda found: f"{counts[found[2]]} {found[1]}", readme)
 
 
 if __name__ == "__main__":
-    main()
+    for name in facts.names():
+        # Delete a picture to draw it again.
+        if not (path := IMAGES / f"{name}.png").exists():
+            path.write_bytes(pictures.png(pictures.draw(name).panels))
+    readme = facts.ROOT / "README.md"
+    write(readme, with_counts(readme.read_text("utf-8")))
+    for name, page in PAGES.items():
+        write(HERE / name, NOTICE + page())

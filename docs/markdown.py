@@ -1,22 +1,16 @@
-"""Bits of Markdown."""
+"""Tables in Markdown, and files that are written where they change."""
 
 from pathlib import Path
 
 
-def row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
 def table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join([row(*header), row(*["---"] * len(header)), *(row(*cells) for cells in rows)])
+    lines = [header, ["---"] * len(header), *rows]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def insert(page: Path, text: str, command: str) -> None:
-    """Put the text between the comments ``<!-- COMMAND -->`` and ``<!-- end -->`` of a page."""
-    begin, end = f"<!-- {command} -->", "<!-- end -->"
-    old = page.read_text("utf-8")
-    before, _, rest = old.partition(begin)
-    new = f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
-    if new != old:
-        page.write_text(new, "utf-8")
-        print(f"wrote {page.name}")
+def write(path: Path, text: str) -> None:
+    """Write the file and say so, unless it has this text."""
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+        print(f"wrote {path.name}")

@@ -5,7 +5,6 @@ leaderboard, which are made here. No page loads anything from another host.
 """
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from pe_lab.cli.main import main
+from docs.leaderboard import shipped, verdicts
+from pe_lab.report.leaderboard import leaderboard_page
+from pe_lab.suite.tables import describe_runs
 
 ROOT = Path(__file__).resolve().parent.parent
 LEADERBOARD = "interactive.html"
@@ -32,9 +33,8 @@ HOME = (
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
-    made = {page: (ROOT / name).read_text("utf-8") for name, page in PAGES.items()}
-    made[LEADERBOARD] = interactive_leaderboard()
-    for name, text in made.items():
+    texts = {page: (ROOT / name).read_text("utf-8") for name, page in PAGES.items()}
+    for name, text in {**texts, LEADERBOARD: interactive_leaderboard()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 
@@ -61,10 +61,8 @@ def mathml(source: str, language: str, css_class: str, *_: Any, **__: Any) -> st
 
 def interactive_leaderboard() -> str:
     """The page of the shipped results, which does not read runs/."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / LEADERBOARD
-        if main(["leaderboard", f"to={path}", f"runs_dir={folder}"]):
-            raise SystemExit("pe-lab leaderboard could not write the page")
-        page = path.read_text("utf-8")
+    scores, command = shipped(), f"pe-lab leaderboard to={LEADERBOARD}"
+    notes = list(describe_runs(scores, scores.tasks))
+    page = leaderboard_page(scores, scores.tasks, verdicts(), notes, command)
     assert page.count(TERMS) == 1
     return page.replace(TERMS, HOME)

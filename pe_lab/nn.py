@@ -21,20 +21,19 @@ from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import use_kernels
+from pe_lab.train.encodings import build_encodings, use_kernels
 
 TRAIN_LEN = 1024
 """The default training length of ``MultiHeadAttention``."""
 
 
-def encoding(pe: str, **sizes_and_keys: Any) -> PositionalEncoding:
+def encoding(pe: str | type, **sizes_and_keys: Any) -> PositionalEncoding:
     """The encoding of one layer; arguments as those of ``encodings``, without ``n_layers``."""
     return encodings(pe, 1, **sizes_and_keys)[0]
 
 
 def encodings(
-    pe: str,
+    pe: str | type,
     n_layers: int,
     *,
     d_model: int,
@@ -47,7 +46,7 @@ def encodings(
     """One encoding for each layer of a model; layers have in common what the source shares.
 
     Args:
-        pe: the name of a yaml in conf/pe.
+        pe: the name of a yaml in conf/pe, or a class that derives from ``PositionalEncoding``.
         train_len: tokens of the longest sequence in training.
         max_len: tokens of the longest sequence at all; None: ``train_len``.
         vocab_size: for ``complex_order``, which has parameters for each token.
@@ -79,11 +78,17 @@ def longest_length(train_len: int, max_len: int | None) -> int:
     return longest
 
 
-def build_with_defaults(pe: str, dims: Dims, keys: dict[str, Any]) -> list[PositionalEncoding]:
+def build_with_defaults(
+    pe: str | type, dims: Dims, keys: dict[str, Any]
+) -> list[PositionalEncoding]:
     """``encodings`` for these sizes."""
-    if not isinstance(pe, str):
-        raise UsageError(f'pe={pe!r} is no name of an encoding: give one, such as "rope" or "none"')
-    return build_encodings(fill_parts(encoding_section(pe) | keys), dims)
+    if isinstance(pe, type) and issubclass(pe, PositionalEncoding):
+        section: dict[str, Any] = {"_target_": pe}
+    elif isinstance(pe, str):
+        section = {"_target_": pe} if "." in pe else encoding_section(pe)
+    else:
+        raise UsageError(f'pe={pe!r} is no encoding: give a name, such as "rope", or a class')
+    return build_encodings(fill_parts(section | keys), dims)
 
 
 def _sizes(encoding: PositionalEncoding) -> list[torch.Size]:
@@ -106,9 +111,9 @@ class MultiHeadAttention(nn.Module):
     can, with equal values and gradients.
 
     Args:
-        pe: the name of an encoding, or one from ``encodings``, of which each layer takes its own.
-        train_len: as in ``encodings``, if ``pe`` is a name; None: 1024.
-        max_len: as in ``encodings``, if ``pe`` is a name.
+        pe: as in ``encodings``, or one that these made, of which each layer takes its own.
+        train_len: as in ``encodings``, if the encoding is made here; None: 1024.
+        max_len: as in ``encodings``, if the encoding is made here.
         causal: a token sees itself and those before it; False: all tokens.
         dropout: of the attention weights.
         keys: keys of the encoding that differ from its yaml.
@@ -121,7 +126,7 @@ class MultiHeadAttention(nn.Module):
         self,
         d_model: int,
         n_heads: int,
-        pe: str | PositionalEncoding = "cope",
+        pe: str | type | PositionalEncoding = "cope",
         *,
         train_len: int | None = None,
         max_len: int | None = None,
@@ -136,6 +141,7 @@ class MultiHeadAttention(nn.Module):
             sizes = {"d_model": d_model, "n_heads": n_heads, "max_len": max_len}
             trained = TRAIN_LEN if train_len is None else train_len
             made = encoding(pe, train_len=trained, **sizes, **keys)
+            pe = pe if isinstance(pe, str) else pe.__name__
             _refuse_at_input(made, pe)
         else:
             made, pe = pe, type(pe).__name__
@@ -224,18 +230,18 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """The positions of all S tokens, (1 or B, S)."""
         s = x_BTE.shape[1] + (cache.keys.length if cache else 0)
-        given = positions is not None
         if positions is None:
-            positions = torch.arange(s, device=x_BTE.device)
+            self.encoding.refuse_range(0, s - 1)
+            return torch.arange(s, device=x_BTE.device)[None]
         pos_BS = positions[None] if positions.dim() == 1 else positions
         if pos_BS.shape[1] != s:
             raise UsageError(
                 f"there are positions of {pos_BS.shape[1]} tokens and {s} tokens, cached ones "
                 "included: give one for each"
             )
-        if given and self.encoding.reads_positions:
+        if self.encoding.reads_positions:
             pos_BS = self._readable(pos_BS)
-        refuse_beyond(self.encoding, pos_BS)
+        self.encoding.refuse_positions(pos_BS)
         return pos_BS
 
     def _readable(self, pos_BS: Tensor) -> Tensor:
@@ -247,15 +253,6 @@ class MultiHeadAttention(nn.Module):
         if self.causal and not self.encoding.any_order and bool((pos_BS.diff(dim=1) < 0).any()):
             raise UsageError("this encoding reads distances: give positions that do not fall")
         return pos_BS
-
-
-def refuse_beyond(encoding: PositionalEncoding, pos_BS: Tensor) -> None:
-    """UsageError for positions that an encoding does not have."""
-    limit = encoding.max_len
-    if limit is not None and (largest := int(pos_BS.max())) >= limit:
-        raise UsageError(
-            f"position {largest} is beyond the {limit} of this encoding: raise max_len"
-        )
 
 
 def _refuse_at_input(encoding: PositionalEncoding, pe: str) -> None:

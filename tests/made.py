@@ -10,8 +10,7 @@ import yaml
 
 from pe_lab.evaluate.record import Evaluations, Measurement
 from pe_lab.store import checkpoint
-from pe_lab.store.files import sealed
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_object
 from pe_lab.store.run_id import identity
 
 CONFIG: dict[str, Any] = {
@@ -101,7 +100,7 @@ def made(
     folder.set_status("finished", 400, 400)
     folder.write(
         "summary.json",
-        sealed(
+        seal_object(
             {
                 "task": task,
                 "pe": pe,
@@ -197,13 +196,13 @@ def edit_summary(run: Path, change: Change) -> None:
     summary = json.loads((run / "summary.json").read_text())
     del summary["digest"]
     change(summary)
-    RunFolder(run).write("summary.json", sealed(summary))
+    RunFolder(run).write("summary.json", seal_object(summary))
 
 
 def edit_checkpoint(run: Path, change: Change) -> None:
     path = run / "checkpoint.pt"
-    state = checkpoint.load(path, None)
+    state = checkpoint.load(path)
     change(state)
-    digest = checkpoint.save(path, state["run"], state)
+    digest = checkpoint.save(path, state)
     if (run / "summary.json").exists():
         edit_summary(run, lambda s: s["digests"].update({"checkpoint.pt": digest}))

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 from pe_lab.cli.main import main
+from pe_lab.cli.train import planned
+from pe_lab.config.compose import CommandLine
+from pe_lab.config.schema import Config
 
 ROOT = Path(__file__).parents[1]
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
@@ -66,6 +69,11 @@ def tiny(*words: str) -> list[str]:
     keys |= {"task.length"} if "task" in keys else set()
     keys |= {"tracker.wandb.mode"} if "tracker" in keys else set()
     return [f"{key}={value}" for key, value in TINY.items() if key not in keys] + list(words)
+
+
+def checked_jobs(words: Sequence[str]) -> list[Config]:
+    """The checked configuration of every job of a line; raises what training it would."""
+    return [plan.config for plan in planned(CommandLine.parse(words))[1]]
 
 
 def command(

@@ -13,8 +13,7 @@ from html_page import Page
 from program import the_run, tiny, working_in
 
 from pe_lab.cli.main import main
-from pe_lab.store.files import sealed
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_object
 from pe_lab.store.run_id import identity
 
 ENCODINGS = [f"enc_{n}" for n in range(10)]
@@ -69,7 +68,7 @@ def _copy(real: Path, runs: Path, number: int, pe: str, seed: int) -> None:
     summary["identity"] = identity(summary["config"])
     path = runs / "flipflop" / pe / f"seed{seed}-{summary['identity']}"
     path.mkdir(parents=True)
-    (path / "summary.json").write_text(sealed(summary))
+    (path / "summary.json").write_text(seal_object(summary))
     for name in ("metrics.jsonl", "environment.json"):
         (path / name).write_bytes((real / name).read_bytes())
 

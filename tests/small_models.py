@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from docs import facts
-from pe_lab.check import models
-from pe_lab.check.base import Section
+from pe_lab.check import networks
+from pe_lab.check.base import Section, model_config
 from pe_lab.models.config import ModelConfig
 
 MODELS = facts.names("model")
@@ -21,9 +21,9 @@ def small(name: str) -> Section:
 
 
 def config(name: str, **changes: Any) -> ModelConfig:
-    return models.config(small(name), **changes)
+    return model_config(small(name), **changes)
 
 
 def two_parts(name: str) -> bool:
     """Whether the model is for tasks with an input and an output part."""
-    return models.two_parts(small(name))
+    return networks.two_parts(small(name))

@@ -5,9 +5,8 @@ from typing import Any
 
 import yaml
 from made import config
-from program import rows, state, summary
+from program import checked_jobs, rows, state, summary
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
 from pe_lab.results.table import task_digest
 

@@ -8,14 +8,13 @@ import pytest
 import torch
 import yaml
 from numbers_task import Numbers
-from program import ROOT, Here, assert_refused, succeeded, summary, the_run, tiny
+from program import ROOT, Here, assert_refused, checked_jobs, succeeded, summary, the_run, tiny
 from trainers import planned
 
 from pe_lab.cli.main import COMMANDS
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import check, to_dict
 from pe_lab.core.rng import generator
-from pe_lab.experiment.run import folder_of
+from pe_lab.experiment.run import find_folder
 from pe_lab.train import plan as planning
 from pe_lab.train.plan import plan
 
@@ -100,7 +99,7 @@ def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:
     assert "long_x4" in ended.out
     # Where no split is too long, the key changes nothing.
     skipping = planned("pe=rope", "eval.skip_too_long=true")
-    assert folder_of(skipping).path == folder_of(planned("pe=rope")).path
+    assert find_folder(skipping).path == find_folder(planned("pe=rope")).path
 
 
 PAGE = Path(ROOT, "docs", "aliases.md").read_text("utf-8")
@@ -152,7 +151,7 @@ def test_null_stands_for_a_value_that_makes_the_same_run(words: list[str]) -> No
     one = planned(*words, "model.n_layers=2")
     config = dict(one.resolved)
     other = plan(check(config, config.pop("names")))
-    assert folder_of(one).path == folder_of(other).path
+    assert find_folder(one).path == find_folder(other).path
     assert other.null_values == {}
     ours, theirs = one.model(), other.model()
     for kind in ("named_parameters", "named_buffers"):

@@ -10,7 +10,6 @@ from program import Here, assert_has, assert_refused, succeeded, summary, tiny
 from pe_lab.cli.main import main
 from pe_lab.experiment.load_run import load
 from pe_lab.store import checkpoint
-from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.trainer import Trainer
 
 SHORT = ("train.steps=4", "eval.sequences=8", "train.checkpoint_every=2")
@@ -39,7 +38,7 @@ def test_the_first_step_is_from_the_weights_of_the_other_run(
 
     monkeypatch.setattr(Trainer, "train_step", spied)
     said = succeeded(here(*tiny("pe=none", "train.from=flipflop/rope", *SHORT)))
-    weights = checkpoint.load(rope / "checkpoint.pt", None)["model"]
+    weights = checkpoint.load(rope / "checkpoint.pt")["model"]
     assert seen[0].keys() == weights.keys()
     assert all(torch.equal(seen[0][name], weights[name]) for name in weights)
     assert_has(said.out, f"begins with 16 of 16 tensors of flipflop/rope/{rope.name}")
@@ -109,7 +108,7 @@ def test_a_resumed_run_has_the_same_numbers(
     assert not (child / "summary.json").exists()
     # The weights of the other run are in the checkpoint already.
     succeeded(here(*words))
-    assert "resuming from step 2" in RunFolder(child).log.read_text()
+    assert "resuming from step 2" in (child / "log.txt").read_text()
     again = summary(child)
     assert again["metrics"] == whole["metrics"]
     assert again["lineage"] == whole["lineage"]

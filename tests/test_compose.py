@@ -6,17 +6,14 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
-from program import Here, tiny
+from program import Here, checked_jobs, tiny
 from trainers import planned
 
 import pe_lab
-from pe_lab.cli.eval import EvalOptions
-from pe_lab.cli.show import ShowOptions
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.compose import CommandLine, Composer, as_typed, compose, composing, to_hydra
 from pe_lab.core import instantiate
 from pe_lab.core.config_dir import choices
-from pe_lab.core.options import parse, without_config_dir
+from pe_lab.core.options import CommaSeparated, Line, call
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.sweeps.launchers import register_choices
 from pe_lab.train import plan as planning
@@ -99,12 +96,21 @@ def test_words_and_names_that_every_command_takes(
     (config,) = checked_jobs(words)
     assert config.task["splits"]["long_x8"] == {"length": 256}
     assert "sparse" not in config.task["splits"]
-    assert parse(EvalOptions, ["run=a", "split=b,c"]).splits == ["b", "c"]
-    assert parse(ShowOptions, ["splits=b,c"]).split == ["b", "c"]
     (tmp_path / "pe").mkdir()
     (tmp_path / "pe" / "own.yaml").write_text(choices("pe")["rope"].read_text())
     monkeypatch.setenv("PE_LAB_CONFIG_DIR", str(tmp_path))
-    assert without_config_dir(["a=b"]) == (str(tmp_path), ["a=b"])
+    seen = []
+
+    def one(line: Line, *, split: CommaSeparated[str] | None = None) -> None:
+        seen.append((line.config_dir, split))
+
+    def other(line: Line, *, splits: CommaSeparated[str] | None = None) -> None:
+        seen.append((line.config_dir, splits))
+
+    for command in (one, other):
+        for key in ("split", "splits"):
+            call("name", command, [f"{key}=b,c"])
+    assert seen == 4 * [(tmp_path, ["b", "c"])]
     (config,) = checked_jobs(["task=flipflop", "pe=own"])
     assert config.names["pe"] == "own"
     assert {"run", "sweep", "load", "why"} <= {*dir(pe_lab)}

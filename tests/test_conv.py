@@ -10,10 +10,8 @@ from small_models import MODELS, config, small, two_parts
 from torch import Tensor, nn
 
 from docs import facts
-from pe_lab.check import models
-from pe_lab.check.base import in_pieces, loss, sequential
-from pe_lab.check.models import CHECKS as OF_A_MODEL
-from pe_lab.check.models import LENGTH, PLACE, tokens
+from pe_lab.check.base import PLACE, build_model, in_pieces, loss, sequential, tokens
+from pe_lab.check.networks import model_checks
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.conv import AttentionConvKeys
@@ -27,7 +25,7 @@ PLACES = [
     if place == "embedding" or isinstance(config(name), AttentionConvKeys)
 ]
 each_place = pytest.mark.parametrize(("name", "place"), PLACES)
-POS = sequential(LENGTH)
+POS = sequential()
 
 
 def keys(name: str, place: str, kernel: int = 3) -> dict[str, Any]:
@@ -36,9 +34,7 @@ def keys(name: str, place: str, kernel: int = 3) -> dict[str, Any]:
 
 
 def convolved(name: str, place: str, kernel: int = 3, pe: str = "none") -> Model:
-    model = models.built(small(name), facts.section(pe), **keys(name, place, kernel))
-    assert model is not None
-    return model
+    return build_model(small(name), facts.section(pe), **keys(name, place, kernel))
 
 
 def by_hand(x_BTE: Tensor, filter_NE: Tensor) -> Tensor:
@@ -69,8 +65,7 @@ class ByHand(nn.Module):
 
 def reference(model: Model, name: str, place: str) -> Model:
     """The model without the key, with the parameters of ``model``, convolved by hand."""
-    made = models.built(small(name), fast=False)
-    assert made is not None
+    made = build_model(small(name), fast=False)
     state = model.state_dict()
     filters = {key: nn.Parameter(state.pop(key)) for key in list(state) if key.endswith(".filter")}
     made.load_state_dict(state)
@@ -120,24 +115,21 @@ def test_states_and_gradients_in_loops(name: str, place: str, float64: None) -> 
 
 
 OTHERS = ("state_dict round trip", "every key changes something")
-CHECKS = {name: check for name, check in OF_A_MODEL.items() if name not in OTHERS}
+CHECKS = [check for check in model_checks(small("gru")) if check not in OTHERS]
 
 
 @each_place
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_what_pe_lab_check_holds(
-    name: str, place: str, check: Callable[..., str], float64: None
-) -> None:
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_pe_lab_check_holds(name: str, place: str, check: str, float64: None) -> None:
     """Causality, gradients, scored positions, half precision, the cache and the kernels."""
-    check(small(name) | keys(name, place))
+    model_checks(small(name) | keys(name, place))[check]()
 
 
 @each_place
 @pytest.mark.parametrize("pe", ["none", "learned"])
 def test_decoding_from_the_first_token(name: str, place: str, pe: str, float64: None) -> None:
     """A kernel longer than what is decoded first, and than each later piece."""
-    model = models.built(small(name), facts.section(pe), **keys(name, place, 6))
-    assert model is not None
+    model = convolved(name, place, 6, pe)
     whole = model.eval()(tokens(), POS)
     for pieces in [(PLACE + 1,)] if two_parts(name) else [(1,), (3, 2), (PLACE, 7)]:
         torch.testing.assert_close(

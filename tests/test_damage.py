@@ -1,6 +1,7 @@
 """A damaged run is one sentence that names it, and never stops a command for the others."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,11 @@ from made import edit_summary
 from program import Here, assert_refused, ran, succeeded, tiny
 
 from pe_lab.experiment.load_run import load
+from pe_lab.explain.record import METHOD
+from pe_lab.results.table import read_runs
+from pe_lab.store.files import sealed_lines
+from pe_lab.store.run_folder import RunFolder
+from pe_lab.suite.rows import read_origin
 
 Damage = Callable[[Path], object]
 
@@ -79,6 +85,37 @@ def test_an_unfinished_run_is_resumed_from_what_is_whole_or_not_at_all(
     else:
         assert_refused(ended, name, status=1)
     assert succeeded(here("results")).out
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_rate_that_is_no_number_is_named_and_stays_out_of_the_table(
+    here: Here, run: Path, finished: bool
+) -> None:
+    if finished:
+        edit_summary(run, lambda summary: summary["config"]["train"].update(lr="fast"))
+    else:
+        (run / "summary.json").unlink()
+        config = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(re.sub("lr: .*", "lr: fast", config))
+    ended = succeeded(here("results"))
+    assert "train.lr is 'fast', not a number" in ended.out + ended.err
+    runs = read_runs("runs")
+    assert {*runs["state"]} == {"broken", "finished"}
+    assert runs.schema["train.lr"].is_numeric(), "leaderboard computes with it"
+
+
+def test_a_diagnosis_without_its_plain_row_is_named(here: Here, run: Path) -> None:
+    about = {"run": RunFolder(run).identity, "method": METHOD, "split": "sparse", "answers": 9}
+    row = {**about, "guess": 0.5, "guess_in_domain": 0.5, "heads": [], "rows": []}
+    (run / "why.jsonl").write_text(sealed_lines([row]))
+    succeeded(here("report", "to=page"))
+    assert "no row plain" in next(Path("page").glob("*.html")).read_text()
+
+
+def test_a_damaged_origin_is_named(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cut(run / "environment.json")
+    assert read_origin(run) == {}
+    assert "environment.json cannot be read" in caplog.text
 
 
 def test_the_record_of_another_run_is_refused(here: Here, run: Path) -> None:

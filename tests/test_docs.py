@@ -11,6 +11,9 @@ import yaml
 from program import Here, Outcome, command
 
 from docs import facts, generate
+from pe_lab.core.console import percent
+from pe_lab.results.table import by_split, filtered, read_file_of_runs
+from pe_lab.train.encodings import build_encodings
 
 REMEDY = "run `make docs`"
 ENTRIES: dict[str, Any] = yaml.safe_load((generate.HERE / "encodings.yaml").read_text("utf-8"))
@@ -42,6 +45,14 @@ def test_the_readme_counts_encodings_tasks_and_models() -> None:
     assert all(f"`{name}`" in text for name in facts.names("model"))
 
 
+def test_the_readme_has_the_errors_of_make_run() -> None:
+    run = "task=flipflop and pe=cope and seed=0 and n_layers=2 and task.length=64 and steps=400"
+    rows = by_split(filtered(read_file_of_runs("findings"), run, {}))
+    assert len(rows) == 7
+    for split, *shares in rows.select("split", "error", "guess").iter_rows():
+        assert " | ".join([f"| `{split}`", *map(percent, shares)]) in README
+
+
 @every_encoding
 def test_the_tests_of_an_entry_mention_it(name: str) -> None:
     file = ENTRIES[name]["tests"]
@@ -66,8 +77,10 @@ def test_measured_costs_are_of_these_encodings() -> None:
     known = json.loads((generate.HERE / "encodings.cost.json").read_text("utf-8"))
     for name, cost in known["encodings"].items():
         for length in known["batches"]:
-            there, here = cost[length]["parameters"], facts.added_parameters(name, int(length))
-            assert there == here, f"{name} has changed: make cost"
+            made = build_encodings(facts.section(name), facts.dims(int(length)))
+            assert cost[length]["parameters"] == facts.count_parameters(made), (
+                f"{name} has changed: make cost"
+            )
 
 
 def test_facts_are_measured() -> None:

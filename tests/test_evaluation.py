@@ -13,19 +13,17 @@ import torch
 from made import edit_checkpoint, edit_summary
 from made import evaluate as recorded
 from made import made as written
-from program import assert_has, start, the_run, tiny
+from program import assert_has, checked_jobs, start, the_run, tiny
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.core.errors import DamagedError, RunError, UsageError
-from pe_lab.core.metrics import GENERATED
+from pe_lab.core.metrics import GENERATED, compute_metrics
 from pe_lab.core.rng import generator
-from pe_lab.evaluate.cells import cells
+from pe_lab.evaluate.cells import make_cells
 from pe_lab.evaluate.evaluate import evaluate
 from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
 from pe_lab.evaluate.swap_encoding import parse_encodings
 from pe_lab.experiment.load_run import load
-from pe_lab.store.files import sealed_lines
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_lines
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
 from pe_lab.train.plan import plan
@@ -138,7 +136,7 @@ def test_a_change_without_effect_changes_nothing(run: Run) -> None:
 def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
     path = run(*rope())
     words = "rope,rope:base=10000:pairing=interleaved,rerope:window=8"
-    placed = cells(load(path), parse_encodings(words), ["in_domain"], [48])
+    placed = make_cells(load(path), parse_encodings(words), ["in_domain"], [48])
     kept, replaced, from_yaml = (cell.plan.config.pe for cell in placed[1:])
     assert (kept["base"], kept["pairing"]) == (500, "half")
     assert (replaced["base"], replaced["pairing"]) == (10000, "interleaved")
@@ -177,7 +175,7 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     model.load_state_dict({name: had[name] for name in model.state_dict()})
     data = evaluation_set(bare.task, "sparse", 32)
     direct = Evaluator(bare, model, {"sparse": data}).answers("sparse")
-    assert errors(frame, "none") == [pytest.approx(direct.metrics()["loss"], abs=1e-9)]
+    assert errors(frame, "none") == [pytest.approx(compute_metrics(direct)["loss"], abs=1e-9)]
     assert len({*frame["loss"]}) == 3
     # A table of 63 positions of width 16.
     assert frame["left_out"].to_list() == [0, 63 * 16, 63 * 16]
@@ -335,7 +333,7 @@ def test_rows_from_before_a_class_moved_are_found(run: Run) -> None:
     evaluate([path], ["pi"], lengths=[32])
     rows = rows_of(path)
     rows[1]["pe"]["_target_"] = "pe_lab.pe.pi.PI"
-    (path / NAME).write_text(sealed_lines(rows))
+    (path / NAME).write_text(seal_lines(rows))
     assert evaluate([path], ["pi"], lengths=[32])["earlier"].all()
 
 
@@ -380,7 +378,7 @@ def test_a_flipped_bit_of_any_byte_and_a_lost_line_are_found(tmp_path: Path) -> 
 
 def test_several_may_add_at_once(run: Run) -> None:
     path = run(*rope())
-    (cell,) = cells(load(path), [], ["in_domain"], [16])
+    (cell,) = make_cells(load(path), [], ["in_domain"], [16])
     processes = [
         start("eval", f"run={path}", "lengths=16,32", f"sequences={n}", cwd=folder)
         for n in (8, 9)
@@ -397,7 +395,7 @@ def test_several_may_add_at_once(run: Run) -> None:
 
 def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
     path = run(*rope())
-    (cell,) = cells(load(path), [], ["in_domain"], [16])
+    (cell,) = make_cells(load(path), [], ["in_domain"], [16])
     record = Evaluations(path)
     edit_summary(path, lambda summary: summary["metrics"].update({"time/train_s": 9.0}))
     with pytest.raises(RunError, match="was changed while it was evaluated"):

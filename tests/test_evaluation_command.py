@@ -104,7 +104,7 @@ def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
     ],
 )
 def test_which_runs_are_meant(run: str, number: int, runs: Path, here: Here) -> None:
-    from pe_lab.cli.run_argument import split_finished
+    from pe_lab.cli.arguments import split_finished
 
     done, others = split_finished(run, Path("runs"))
     assert len({*done, *others}) == len(done) + len(others) == number

@@ -5,7 +5,6 @@ import json
 import math
 import multiprocessing
 import os
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from pe_lab.core.errors import RunError
 from pe_lab.core.files import replace_file, write_new_file
-from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder
 
 
@@ -53,40 +51,37 @@ def test_a_new_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_bytes() == b"1,2\n"
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> int:
-    with closing(MetricsLog(path, 0)) as log:
-        for row in rows:
-            log.write(row)
-        log.sync()
-        return log.size
+def write_rows(folder: RunFolder, rows: list[dict[str, Any]]) -> tuple[int, str]:
+    folder.cut_rows()
+    for row in rows:
+        folder.add_row(row)
+    return folder.mark_rows()
 
 
 def test_floats_come_back_exactly_and_every_line_is_json(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
+    folder = RunFolder(tmp_path)
     floats = [0.1, 1 / 3, math.pi * 1e-300, 5e-324, -0.0, 2.0**53 + 2, 1e22]
     rows = [{"step": step, "train/loss": value} for step, value in enumerate(floats)]
-    size = write_rows(path, rows)
-    assert size == path.stat().st_size
-    assert [row["train/loss"].hex() for row in RunFolder(path.parent).rows()] == [
-        f.hex() for f in floats
-    ]
+    size, _ = write_rows(folder, rows)
+    assert size == folder.metrics.stat().st_size
+    assert [row["train/loss"].hex() for row in folder.rows()] == [f.hex() for f in floats]
 
-    write_rows(path, [{"step": 1, "a": math.nan, "b": -math.inf, "c": None}])
-    strict = json.loads(path.read_text(), parse_constant=pytest.fail)
+    write_rows(folder, [{"step": 1, "a": math.nan, "b": -math.inf, "c": None}])
+    strict = json.loads(folder.metrics.read_text(), parse_constant=pytest.fail)
     assert strict == {"step": 1, "a": None, "b": None, "c": None}
 
 
 def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
+    folder = RunFolder(tmp_path)
     rows = [{"step": step, "train/loss": 1.0} for step in range(5)]
-    keep = write_rows(path, rows[:2])
-    with path.open("ab") as file:
+    mark = write_rows(folder, rows[:2])
+    with folder.metrics.open("ab") as file:
         file.write(b'{"step": 2, "train/loss": 1.0}\n{"step": 5, "tra')
 
-    with closing(MetricsLog(path, keep)) as log:
-        assert log.size == keep == path.stat().st_size
-        log.write({"step": 2, "train/loss": 2.0})
-    assert RunFolder(path.parent).rows() == [*rows[:2], {"step": 2, "train/loss": 2.0}]
+    folder.cut_rows(*mark)
+    assert folder.mark_rows() == mark
+    folder.add_row({"step": 2, "train/loss": 2.0})
+    assert folder.rows() == [*rows[:2], {"step": 2, "train/loss": 2.0}]
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
@@ -96,12 +91,19 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     assert RunFolder(path.parent).rows() == [{"step": 1}, {"step": 2}]
 
 
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.metrics.symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written \(No space left"):
+        folder.add_row({"step": 1})
+
+
 @pytest.mark.parametrize("keep", [13, 10_000])
 def test_a_file_that_is_not_the_checkpoints_is_refused_and_left_alone(
     tmp_path: Path, keep: int
 ) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n')
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_bytes(b'{"step": 1}\n')
     with pytest.raises(RunError, match=rf"begin with the {keep} bytes.*force=true"):
-        MetricsLog(path, keep)
-    assert path.read_bytes() == b'{"step": 1}\n'
+        folder.cut_rows(keep)
+    assert folder.metrics.read_bytes() == b'{"step": 1}\n'

@@ -15,9 +15,10 @@ from omegaconf import OmegaConf
 from program import ROOT, Here, assert_refused, succeeded
 
 from docs.facts import names, section
+from pe_lab.cli.arguments import find_run
 from pe_lab.cli.inspect import lines
-from pe_lab.cli.run_argument import find_run
 from pe_lab.core.errors import UsageError
+from pe_lab.core.metrics import compute_metrics
 from pe_lab.experiment.load_run import load
 from pe_lab.explain.inspect import inspect_run
 from pe_lab.report.charts import chart_of_attention
@@ -109,7 +110,7 @@ def test_the_first_wrong_answer_of_the_worst_split_is_shown_by_default(
 ) -> None:
     loaded = load(run)
     answers = {split: loaded.answers(split) for split in loaded.plan.splits if split != "in_domain"}
-    worst = max(answers, key=lambda split: answers[split].metrics()["error"])
+    worst = max(answers, key=lambda split: compute_metrics(answers[split])["error"])
     first = answers[worst].row[answers[worst].wrong][0]
     assert f"{worst}, sequence {first}" in succeeded(here("inspect", f"run={run}")).out
 
@@ -118,7 +119,7 @@ def test_a_run_made_on_a_gpu_is_loaded_on_the_cpu(run: Path, tmp_path: Path) -> 
     folder = tmp_path / f"gpu-{run.name[-8:]}"
     shutil.copytree(run, folder)
     edit_summary(folder, lambda summary: summary["config"].update(device="cuda"))
-    assert load(folder).answers("in_domain").metrics()["n"] > 0
+    assert compute_metrics(load(folder).answers("in_domain"))["n"] > 0
 
 
 def test_a_run_is_found_by_a_part_of_its_name(run: Path, tmp_path: Path) -> None:

@@ -88,7 +88,6 @@ def test_the_page_has_every_task_and_entry(here: Here, tmp_path: Path) -> None:
 
 def test_the_page_of_the_documentation_is_what_the_runs_say() -> None:
     assert leaderboard.PAGE.read_text("utf-8") == leaderboard.page(), "run make leaderboard"
-    assert leaderboard.first_run() in leaderboard.README.read_text("utf-8")
     assert not re.search(r"\{\w", leaderboard.PAGE.read_text("utf-8"))
 
 

@@ -10,7 +10,7 @@ from formulas import activated, normed, sigmoid
 from torch import Tensor
 
 from docs import facts
-from pe_lab.check import models
+from pe_lab.check.base import model_config
 from pe_lab.models import linear_recurrent
 from pe_lab.models.config import Vocabulary
 from pe_lab.models.gated_deltanet import GatedDelta
@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize("kind", SIZES)
 
 def built(kind: str, **changes: Any) -> LinearRecurrent:
     """With all parameters moved: decays between 0.2 and 0.9, and convolutions that matter."""
-    cfg = models.config(facts.section(kind, "model"), **{**SIZES[kind], **changes})
+    cfg = model_config(facts.section(kind, "model"), **{**SIZES[kind], **changes})
     torch.manual_seed(0)
     encodings = build_encodings(facts.section("none"), cfg.dims(WORDS, 9, 64))
     model = cfg.build(Vocabulary(WORDS), encodings)
@@ -165,7 +165,7 @@ def test_a_cache_continues_from_any_place_and_does_not_grow(
 def test_decays_start_as_published(kind: str) -> None:
     """exp(A) is uniform up to 16, dt log-uniform from 0.001 to 0.1."""
     sizes = {"gated_deltanet": {"n_heads": 1000, "head_width": 1}, "mamba2": {"head_width": 1}}
-    cfg = models.config(facts.section(kind, "model"), **sizes[kind], n_layers=1, d_model=500)
+    cfg = model_config(facts.section(kind, "model"), **sizes[kind], n_layers=1, d_model=500)
     encodings = build_encodings(facts.section("none"), cfg.dims(WORDS, 9, 64))
     decay = cfg.build(Vocabulary(WORDS), encodings).blocks[0].mixer.decay
     a, dt = decay.a_log.detach().exp(), softplus(decay.dt_bias.detach())

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import made
 
-from pe_lab.cli.results import ResultsOptions
+from pe_lab.cli.results import show
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import parse
+from pe_lab.core.options import call
 from pe_lab.results.groups import named
 from pe_lab.results.query import filter_where
-from pe_lab.results.table import read_runs, selected
+from pe_lab.results.table import read_runs
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -131,7 +131,7 @@ def test_where_refuses_in_a_sentence_or_understands(text: str) -> None:
 def test_what_selects_nothing_is_refused(words: list[str], message: str) -> None:
     made("rope")
     with pytest.raises(UsageError) as refused:
-        selected(parse(ResultsOptions, words))
+        call("results", show, words)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 

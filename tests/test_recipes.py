@@ -9,14 +9,13 @@ import pytest
 import torch
 import trainers
 import yaml
-from program import ROOT, Here, succeeded, summary, tiny
+from program import ROOT, Here, checked_jobs, succeeded, summary, tiny
 from suites import folders
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.compose import CommandLine, compose
 from pe_lab.config.schema import to_dict
 from pe_lab.experiment.load_run import load
-from pe_lab.experiment.run import folder_of
+from pe_lab.experiment.run import find_folder
 from pe_lab.results.groups import named
 from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import run_folders
@@ -227,12 +226,12 @@ def test_the_two_seeds_change_weights_and_batches_apart() -> None:
 def test_the_identity_of_two_seeds() -> None:
     """Where both are one number it is that of the plain seed."""
     paths = [
-        folder_of(planned(*words)).path for words in (["seed=3"], ["seed.init=3", "seed.data=3"])
+        find_folder(planned(*words)).path for words in (["seed=3"], ["seed.init=3", "seed.data=3"])
     ]
     assert [path.name for path in paths] == [PLAIN, PLAIN]
     apart = planned("seed.init=1", "seed.data=2")
     assert apart.resolved["seed"] == {"init": 1, "data": 2}
-    assert folder_of(apart).path.name == f"seed2-{identity(apart.resolved)}"
+    assert find_folder(apart).path.name == f"seed2-{identity(apart.resolved)}"
 
 
 def test_runs_of_one_init_are_a_setting(here: Here, tmp_path: Path) -> None:

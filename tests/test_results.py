@@ -246,7 +246,7 @@ def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
     made("b")
     assert here("results", "pe=a", "to=a.parquet").out == "a.parquet: 1 run\n"
     assert set(table(here, "file=a.parquet")) == {"a"}
-    assert_refused(here("results", "to=a.parquet"), "it exists")
+    assert_refused(here("results", "to=a.parquet"), "give a new FILE.parquet")
     assert "rope" in table(here, "file=findings", "task=needle")
 
 

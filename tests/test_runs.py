@@ -11,7 +11,6 @@ import torch
 from program import Here, assert_refused, succeeded, tiny
 
 from pe_lab.core.errors import RunError
-from pe_lab.store.metrics_log import MetricsLog
 from pe_lab.store.run_folder import RunFolder, State, run_folders
 
 FOLDER = "runs/flipflop/rope/seed0-01234567"
@@ -55,12 +54,12 @@ def test_a_failure_that_the_disk_refused_to_record_is_a_killed_run(
             raise RunError("status.json cannot be written (Disk quota exceeded)")
         record(folder, state, *facts, **others)
 
-    def full(log: MetricsLog, row: dict[str, Any]) -> None:
+    def full(folder: RunFolder, row: dict[str, Any]) -> None:
         raise RunError("metrics.jsonl cannot be written (Disk quota exceeded)")
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "set_status", refusing)
-        patch.setattr(MetricsLog, "write", full)
+        patch.setattr(RunFolder, "add_row", full)
         ended = here(*words)
     assert (ended.status, "metrics.jsonl cannot be written" in ended.err) == (1, True)
     folder = only_run()

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from program import Here, assert_refused
+from program import Here, assert_refused, checked_jobs
 from suites import tiny_suite
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError
 from pe_lab.results.table import task_digest

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from offline_wandb import tracked
-from program import tiny
+from program import checked_jobs, tiny
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
-from pe_lab.experiment.tracking import closing_row, length_rows, split_rows, with_mean_ood
+from pe_lab.experiment.tracking import add_mean_ood, closing_row, length_rows, split_rows
 from pe_lab.experiment.wandb import WandbConfig, init_arguments
-from pe_lab.store.run_id import operational
+from pe_lab.store.run_id import is_operational
 from pe_lab.sweeps.sweep import sweep_name, swept_keys
 
 TODAY = date.today().isoformat()
@@ -54,7 +53,7 @@ def test_the_same_line_has_the_same_name_on_another_day(tmp_path: Path) -> None:
     ],
 )
 def test_which_words_change_no_number(word: str, expected: bool) -> None:
-    assert operational(word) is expected
+    assert is_operational(word) is expected
 
 
 def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[str, Any]:
@@ -150,9 +149,9 @@ def test_the_mean_out_of_domain_error_goes_with_every_row_that_has_all_errors() 
     """As in the tables of ``results``: another mean under the same name would be compared."""
     splits = ["in_domain", "a", "b"]
     row = {"step": 1, "ood/a/error": 0.2, "ood/b/error": 0.4, "ood/b/error_low": 0.0}
-    assert with_mean_ood(row, splits)["ood/error"] == pytest.approx(0.3)
+    assert add_mean_ood(row, splits)["ood/error"] == pytest.approx(0.3)
     for row in ({"in_domain/error": 0.5}, {"ood/a/error": None, "ood/b/error": 0.4}):
-        assert with_mean_ood(row, splits) == row
+        assert add_mean_ood(row, splits) == row
     row, numbers = closing_row(SUMMARY)
     assert "ood/error" not in row.keys() | numbers.keys()
 

@@ -16,7 +16,7 @@ from pe_lab.config.compose import CommandLine, compose
 from pe_lab.config.schema import check
 from pe_lab.config.schema import to_dict as dumped
 from pe_lab.core.errors import RunError
-from pe_lab.store.run_id import EXCLUDED, excluded, identity
+from pe_lab.store.run_id import EXCLUDED, identity, is_excluded
 from pe_lab.train.trainer import Trainer
 
 
@@ -47,7 +47,7 @@ def test_identity_changes_with_every_key_but_the_excluded() -> None:
         section[path[-1]] = "something else"
         if identity(changed) == identity(content):
             kept.append(".".join(path))
-    assert all(excluded(key) or key == "train.length" for key in kept)
+    assert all(is_excluded(key) or key == "train.length" for key in kept)
     assert {key for key in kept if not key.startswith("tracker.")} == {
         "runs_dir", "device", "threads", "deterministic", "force", "debug", "train.length",
         "train.checkpoint_every", "train.log_every", "eval.batch_tokens",

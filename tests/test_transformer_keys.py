@@ -2,21 +2,18 @@
 k, for every encoding."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from fast import accelerated, plain
-from program import tiny
+from program import checked_jobs, tiny
 from small_models import small
 from torch import nn
 
 from docs import facts
-from pe_lab.check import base as tiny_models
-from pe_lab.check import models
-from pe_lab.check.encodings import cache_gap
-from pe_lab.cli.train import checked_jobs
+from pe_lab.check.base import cache_gap, loss
+from pe_lab.check.networks import compare_with_plain, model_checks
 from pe_lab.config.schema import to_dict as as_mapping
 from pe_lab.models.config import LayerConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
@@ -188,21 +185,21 @@ def test_sink_gate_and_norms_in_loops(pe: str, window: int | None) -> None:
 @pytest.mark.parametrize(
     "check",
     [
-        models.no_look_ahead, models.gradients_reach, models.scored_positions,
-        models.cached, models.round_trip,
+        "no look at the future", "gradient to every parameter", "scored positions",
+        "cached equals uncached", "state_dict round trip",
     ],
 )  # fmt: skip
-def test_contract(check: Callable[..., str], changes: dict[str, Any]) -> None:
-    check(small("transformer") | changes)
+def test_contract(check: str, changes: dict[str, Any]) -> None:
+    model_checks(small("transformer") | changes)[check]()
 
 
 @pytest.mark.parametrize("pe", NAMES)
 def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
     model = scaled(pe)
-    tiny_models.fast_equals_plain(model, plain(model), SCALED_TOKENS, [SCALED_POS], loose=10)
+    compare_with_plain(model, plain(model), SCALED_TOKENS, [SCALED_POS], loose=10)
     for layer in model.blocks:
         (gradient,) = torch.autograd.grad(
-            tiny_models.loss(model(SCALED_TOKENS, SCALED_POS)), [layer.attention.normalizer.scale]
+            loss(model(SCALED_TOKENS, SCALED_POS)), [layer.attention.normalizer.scale]
         )
         assert gradient.abs().min() > 1e-8
     cache_gap(model, SCALED_TOKENS, SCALED_POS, 5, 1, 5)

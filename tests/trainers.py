@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from program import tiny
+from program import checked_jobs, tiny
 from torch import nn
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.plan import Plan, plan
@@ -23,7 +22,8 @@ def trainer(tmp_path: Path, *words: str) -> Trainer:
     made = planned(*words)
     sets = {split: evaluation_set(made.task, split, 32) for split in made.splits}
     folder = RunFolder(tmp_path / "runs" / "seed0-00000000")
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.make()
+    folder.metrics.touch()
     return Trainer(made, torch.device("cpu"), folder, sets, lambda: None)
 
 
@@ -35,20 +35,8 @@ def grouped(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     ]
 
 
-class Rows(list[dict[str, Any]]):
-    """A log of metrics in memory."""
-
-    mark = 0, ""
-
-    def write(self, row: dict[str, Any]) -> None:
-        self.append(row)
-
-    def sync(self) -> None:
-        pass
-
-
 def fit(trained: Trainer) -> list[dict[str, Any]]:
     """Train to the end; the rows that were logged."""
-    log = Rows()
-    trained.fit(log, lambda step, loss: None)
-    return log
+    rows: list[dict[str, Any]] = []
+    trained.fit(rows.append, lambda step, loss: None)
+    return rows

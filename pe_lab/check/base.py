@@ -1,4 +1,4 @@
-"""What all checks of the contract share: outcomes, the tiny transformer, other values of keys.
+"""What all checks of the contract share: outcomes, tiny models, their inputs, and measures.
 
 A check is a function. It returns one sentence with numbers if the point is kept, raises
 ``ContractError`` with one if it is broken, and ``NotClaimedError`` if the point does not apply.
@@ -7,10 +7,10 @@ Numbers are of torch's default type: ``exact`` makes that float64, so that agree
 formulas, not of rounding.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from pe_lab.config.compose import fill_parts
 from pe_lab.core.errors import UsageError
+from pe_lab.core.instantiate import instantiate
+from pe_lab.models.base import Model
+from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.train.encodings import build_encodings
-from pe_lab.train.kernels import use_kernels
+from pe_lab.pe.base import PositionalEncoding
+from pe_lab.train.encodings import build_encodings, use_kernels
 
 
 class ContractError(AssertionError):
@@ -68,8 +70,16 @@ def outcome(name: str, check: Callable[[], str]) -> Outcome:
 
 Section = dict[str, Any]
 """The keys of an encoding, a task or a model, with its ``_target_``."""
-TRAIN_LEN, MAX_LEN, VOCAB = 12, 48, 11
+TRAIN_LEN, MAX_LEN, VOCAB, SEPARATOR, PLACE = 12, 48, 11, 10, 4
+"""Tokens, positions, words, the separator of two parts and its place."""
+HEADS = 2
 NONE: Section = {"_target_": "pe_lab.pe.none.NoPE"}
+TRANSFORMER = {
+    **{"n_layers": 3, "n_heads": HEADS, "d_model": 16, "d_ff": 24, "dropout": 0.0},
+    **{"norm": "layernorm", "norm_position": "pre", "activation": "gelu"},
+    "tied_embeddings": False,
+}
+"""The keys of the tiny transformer."""
 
 
 @contextmanager
@@ -87,49 +97,69 @@ def exact() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def dims(**changes: Any) -> Dims:
-    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_layers": 3, "vocab_size": VOCAB}
-    return Dims(**{**sizes, "train_len": TRAIN_LEN, "max_len": MAX_LEN, **changes})
-
-
-def model(
-    section: Section,
+def build_transformer(
+    pe: Section,
     seed: int = 0,
-    trunk: dict[str, Any] | None = None,
     fast: bool = True,
-    **sizes: Any,
+    train_len: int = TRAIN_LEN,
+    max_len: int = MAX_LEN,
+    **keys: Any,
 ) -> Transformer:
-    """The tiny model. Its trunk depends on the seed alone. Parameters of its encoding are moved:
-    one that is zero would hide its effect.
+    """The tiny transformer with an encoding. Its trunk depends on the seed alone.
 
     Args:
-        trunk: keys of the model that differ.
         fast: with the kernels.
+        keys: those of the transformer that differ.
     """
-    size = dims(**sizes)
-    keys: dict[str, Any] = {
-        "n_layers": size.n_layers,
-        "n_heads": size.n_heads,
-        "d_model": size.d_model,
-        "d_ff": 24,
-        "dropout": 0.0,
-        "norm": "layernorm",
-        "norm_position": "pre",
-        "activation": "gelu",
-        "tied_embeddings": False,
-    }
-    cfg = TransformerConfig(**{**keys, **(trunk or {})})
-    torch.manual_seed(seed)
-    encodings = build_encodings(section, size)
-    for encoding in dict.fromkeys(encodings):
-        move_parameters(encoding)
-    torch.manual_seed(seed + 100)
-    built = Transformer(cfg, size.vocab_size, encodings)
-    if fast:
-        use_kernels(built)
+    cfg = TransformerConfig(**{**TRANSFORMER, **keys})
+    built: Any = _build(cfg, pe, seed, fast, train_len, max_len)
     # Larger queries and keys: at their initial size attention is nearly uniform.
     for block in built.blocks:
         block.attention.qkv.weight.data.mul_(3)
+    return built
+
+
+def build_model(
+    section: Section,
+    pe: Section = NONE,
+    seed: int = 0,
+    fast: bool = True,
+    train_len: int = TRAIN_LEN,
+    max_len: int = MAX_LEN,
+    **keys: Any,
+) -> Model:
+    """The model with all parameters moved, because one that is zero hides its effect.
+
+    Raises:
+        UsageError: it refuses the encoding or a value.
+    """
+    built = _build(model_config(section, **keys), pe, seed, fast, train_len, max_len)
+    torch.manual_seed(seed + 2)
+    with torch.no_grad():
+        for name, parameter in built.named_parameters():
+            if "encoding" not in name:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    return built
+
+
+def model_config(section: Section, **changes: Any) -> ModelConfig:
+    return instantiate({**section, **changes}, "model", ModelConfig)
+
+
+def _build(
+    cfg: ModelConfig, pe: Section, seed: int, fast: bool, train_len: int, max_len: int
+) -> Model:
+    torch.manual_seed(seed)
+    sizes = cfg.dims(VOCAB, train_len, max_len)
+    encodings = build_encodings(pe, sizes, cfg.layers_without_encoding())
+    for encoding in dict.fromkeys(encodings):
+        if refusal := cfg.refuses(encoding):
+            raise UsageError(f"pe {refusal}")
+        move_parameters(encoding)
+    torch.manual_seed(seed + 100)
+    built = cfg.build(Vocabulary(VOCAB, SEPARATOR), encodings)
+    if fast:
+        use_kernels(built)
     return built
 
 
@@ -139,16 +169,20 @@ def move_parameters(module: nn.Module) -> None:
         parameter.add_(torch.randn_like(parameter) * 0.5)
 
 
-def reach(encodings: list[PositionalEncoding]) -> int:
-    """The number of positions to test: MAX_LEN, or as many as the encodings have."""
-    return min([MAX_LEN, *(e.max_len for e in encodings if e.max_len is not None)])
+def reach(encodings: list[PositionalEncoding], length: int = MAX_LEN) -> int:
+    """The number of positions to test: this many, or as many as the encodings have."""
+    return min([length, *(e.max_len for e in encodings if e.max_len is not None)])
 
 
-def tokens(n: int, length: int, seed: int = 7) -> Tensor:
-    return torch.randint(0, VOCAB, (n, length), generator=torch.Generator().manual_seed(seed))
+def tokens(n: int = 2, length: int = TRAIN_LEN, seed: int = 7) -> Tensor:
+    """Rows of words with the separator at one place."""
+    stream = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(0, SEPARATOR, (n, length), generator=stream)
+    drawn[:, PLACE : PLACE + 1] = SEPARATOR
+    return drawn
 
 
-def sequential(length: int, offset: int = 0) -> Tensor:
+def sequential(length: int = TRAIN_LEN, offset: int = 0) -> Tensor:
     return torch.arange(offset, offset + length)[None]
 
 
@@ -161,7 +195,7 @@ def scattered(n: int, length: int, limit: int, seed: int = 3) -> Tensor:
 def in_pieces(built: Any, sequence: Tensor, pos: Tensor, *pieces: int) -> Tensor:
     """Hidden states with a cache: ``pieces`` tokens at a time, then the others one by one."""
     cache = built.empty_cache()
-    ends = [0, *accumulate(pieces)]
+    ends = [0, *(end for end in accumulate(pieces) if end <= sequence.shape[1])]
     ends += range(ends[-1] + 1, sequence.shape[1] + 1)
     return torch.cat([built(sequence[:, a:b], pos[:, :b], cache) for a, b in pairwise(ends)], 1)
 
@@ -182,10 +216,10 @@ def cache_gap(built: Any, sequence: Tensor, pos: Tensor, *pieces: int) -> float:
     )
 
 
-def change_after(sequence: Tensor, t: int, words: int = VOCAB) -> Tensor:
+def change_after(sequence: Tensor, t: int) -> Tensor:
     """A copy of the tokens with other tokens after the place t."""
     changed = sequence.clone()
-    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % words
+    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % SEPARATOR
     return changed
 
 
@@ -217,34 +251,6 @@ def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float
     return gap
 
 
-def restored(built: nn.Module, other: nn.Module, *inputs: Tensor) -> str:
-    """A model with another's ``state_dict`` computes the same."""
-    other.load_state_dict(built.state_dict())
-    gap = largest(other(*inputs) - built(*inputs))
-    what = "what is drawn when a model is built must be a parameter or a persistent buffer"
-    require(gap == 0, f"a model with this one's state_dict differs by {gap:.1e}: {what}")
-    return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
-
-
-def fast_equals_plain(
-    fast: nn.Module, plain: nn.Module, sequence: Tensor, places: list[Tensor], loose: float = 1
-) -> str:
-    """Kernels change neither values nor gradients, at any positions.
-
-    Args:
-        loose: by how much the tolerances are multiplied.
-    """
-    worst = 0.0
-    for pos, training in product(places, (True, False)):
-        outs = [built.train(training)(sequence, pos) for built in (fast, plain)]
-        gap = agree(outs[0], outs[1], 1e-12 * loose, "the kernels change states")
-        worst = max(worst, gap)
-        grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
-        for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
-            agree(one, other, 1e-10 * loose, f"the kernels change the gradient of {name}")
-    return f"states with the kernels differ by {worst:.0e}, gradients within {1e-10 * loose:.0e}"
-
-
 def other_values(section: Section, key: str) -> list[Any]:
     """Other values of a key: the other choices, or other numbers to try."""
     value = section[key]
@@ -271,58 +277,26 @@ def other_values(section: Section, key: str) -> list[Any]:
     return []
 
 
-def changing_values(
-    section: Section,
-    key: str,
-    same: Callable[[Section, Section], bool | None],
-    values: Callable[[Section, str], list[Any]] = other_values,
-) -> list[str]:
-    """The other values of a key that are accepted.
-
-    Args:
-        same: whether two sections compute the same; None: one of them is refused.
-        values: the other values of a key to try.
-
-    Raises:
-        ContractError: a value changes nothing, neither alone nor beside another value of one other
-            key.
-    """
-    changing = []
-    for value in values(section, key):
-        outcomes = []
-        for start in neighbours(section, key, values):
-            outcomes.append(same(start, {**start, key: value}))
-            if outcomes[-1] is False:
-                break
-        if set(outcomes) != {None}:
-            idle = f"{key}={as_word(value)} computes the same as {key}={as_word(section[key])}"
-            require(False in outcomes, idle)
-            changing.append(as_word(value))
-    return changing
-
-
-def neighbours(
-    section: Section, key: str, values: Callable[[Section, str], list[Any]]
-) -> Iterator[Section]:
-    """The section as it is, then with one key other than this one changed."""
-    yield section
-    for other in sorted(section.keys() - {key, "_target_"}):
-        for value in values(section, other):
-            yield {**section, other: value}
-
-
 def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
     """The parts of a combined encoding as the command line would fill them in."""
     filled: list[dict[str, Any]] = fill_parts({"parts": list(written)})["parts"]
     return filled
 
 
-def accepted(section: Section, sizes: Dims) -> bool:
-    try:
-        build_encodings(section, sizes)
-    except UsageError:
-        return False
-    return True
+def choices(section: Section) -> dict[str, Section]:
+    """An encoding's section as it is, and with each other choice of one key that is not a number.
+
+    The names are those of the command line: ``""``, ``pairing=half``, ..
+    """
+    sections = {"": section}
+    for key, value in section.items():
+        if key == "_target_" or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            continue
+        for other in other_values(section, key):
+            with suppress(UsageError):
+                build_transformer({**section, key: other}, fast=False)
+                sections[f"{key}={as_word(other)}"] = {**section, key: other}
+    return sections
 
 
 def as_word(value: Any) -> str:
@@ -332,25 +306,34 @@ def as_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def try_keys(section: Section, change: Callable[[str], list[str]]) -> str:
+def try_keys(
+    section: Section,
+    changes: Callable[[str, Any], bool | None],
+    values: Callable[[Section, str], list[Any]] = other_values,
+    enough: Callable[[Iterable[bool]], bool] = all,
+) -> str:
     """A sentence with the values of each key that were tried.
 
     Args:
-        change: returns the other values of a key that change something.
+        changes: whether a value of a key changes something; None: it is refused.
+        values: the other values of a key.
+        enough: whether ``all`` values of a key must change something, or ``any``.
 
     Raises:
+        ContractError: a key changes nothing.
         NotClaimedError: no key has another value to try.
     """
-    values = {key: change(key) for key in section if key != "_target_"}
-    done = [f"{key}={'|'.join(tried)}" for key, tried in values.items() if tried]
-    untried = ", ".join(key for key, tried in values.items() if not tried)
+    words: dict[str, list[str]] = {}
+    for key in (key for key in section if key != "_target_"):
+        tried = {as_word(value): changes(key, value) for value in values(section, key)}
+        tried = {word: changed for word, changed in tried.items() if changed is not None}
+        idle = "|".join(word for word, changed in tried.items() if not changed)
+        same = f"{key}={idle} computes or draws the same as {key}={as_word(section[key])}"
+        require(not tried or enough(map(bool, tried.values())), same)
+        words[key] = list(tried)
+    done = [f"{key}={'|'.join(tried)}" for key, tried in words.items() if tried]
+    untried = ", ".join(key for key, tried in words.items() if not tried)
+    left = f"no other value to try of {untried}"
     if not done:
-        raise NotClaimedError(
-            f"no other value to try of {untried}" if untried else "it has no keys"
-        )
-    left = f"; no other value to try of {untried}" if untried else ""
-    return f"tried {', '.join(done)}{left}"
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+        raise NotClaimedError(left if untried else "it has no keys")
+    return f"tried {', '.join(done)}" + (f"; {left}" if untried else "")

@@ -19,7 +19,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 
-from pe_lab.cli.run_argument import find_run, split_finished
+from pe_lab.cli.arguments import find_run, split_finished
 from pe_lab.cli.train import planned
 from pe_lab.cli.why import diagnose_runs
 from pe_lab.config.compose import CommandLine
@@ -65,8 +65,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Every key, resolved."""
-        config: dict[str, Any] = self.summary["config"]
-        return config
+        return self.summary["config"]
 
     @property
     def errors(self) -> pl.DataFrame:
@@ -109,7 +108,7 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
         (cfg,), (plan,) = planned(line)
         configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
         summary = experiment.run(plan, list(cfg.hydra.overrides.task))
-        return Run(experiment.folder_of(plan).path.absolute(), summary)
+        return Run(experiment.find_folder(plan).path.absolute(), summary)
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.DataFrame:
@@ -132,7 +131,7 @@ def sweep(*words: str, config_dir: str | Path | None = None, **keys: Any) -> pl.
             raise UsageError("sweep takes keys and no flags: pe-lab --help has those that show")
         jobs, plans = planned(line)
         multirun(line, jobs, plans, tables=False)
-        return runs_of(dict.fromkeys(experiment.folder_of(plan).path for plan in plans))
+        return runs_of(dict.fromkeys(experiment.find_folder(plan).path for plan in plans))
 
 
 def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:
@@ -145,7 +144,7 @@ def load(name: str | Path, runs_dir: str | Path = "runs") -> Run:
         UsageError: no run or several match, or the run is not finished.
     """
     path = find_run(str(name), Path(runs_dir))
-    return Run(path.absolute(), load_run.summary_of(RunFolder(path)))
+    return Run(path.absolute(), load_run.read_summary(RunFolder(path)))
 
 
 def why(
@@ -174,7 +173,10 @@ def why(
     if config_dir is not None:
         use_config_dir(str(config_dir))
     with _restored():
-        return build_frame(diagnose_runs(paths, split, force=force))
+        diagnoses, errors = diagnose_runs(paths, split, force=force)
+        if errors:
+            raise errors[0]
+        return build_frame(diagnoses)
 
 
 @contextmanager
@@ -190,36 +192,31 @@ def _restored() -> Iterator[None]:
             "another thread is training with run or sweep, and Hydra's and PyTorch's settings are "
             "the process's: wait for it, use processes, or give all runs to one sweep"
         )
-    loggers = [logging.getLogger(), logging.getLogger("pe_lab")]
-    before = [(one, one.level, list(one.handlers)) for one in loggers]
-    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    hydra, config, variables = (
-        GlobalHydra.instance().hydra,
-        HydraConfig.instance().cfg,
-        {**os.environ},
-    )
-    try:
-        GlobalHydra.instance().clear()
-        with torch.random.fork_rng(devices=[]):
-            yield
-    except Interrupted as stop:
-        if stop.signum == signal.SIGINT:
-            raise KeyboardInterrupt("the same call continues") from None
-        raise
-    finally:
-        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = hydra, config
-        os.environ.clear()
-        os.environ.update(variables)
-        torch.set_num_threads(threads)
-        torch.set_deterministic_debug_mode(mode)
+    with ExitStack() as stack:
+        stack.callback(_at_work.release)
+        stack.callback(os.environ.update, {**os.environ})
+        stack.callback(os.environ.clear)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         # It cannot be read, and this is the default.
-        torch.set_flush_denormal(False)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-        for one, level, handlers in before:
-            one.setLevel(level)
-            one.handlers[:] = handlers
-        _at_work.release()
+        stack.callback(torch.set_flush_denormal, False)
+        for logger in (logging.getLogger(), logging.getLogger("pe_lab")):
+            stack.callback(logger.setLevel, logger.level)
+            stack.callback(setattr, logger, "handlers", list(logger.handlers))
+        for owner, name in (
+            (GlobalHydra.instance(), "hydra"),
+            (HydraConfig.instance(), "cfg"),
+            (torch.utils.deterministic, "fill_uninitialized_memory"),
+        ):
+            stack.callback(setattr, owner, name, getattr(owner, name))
+        GlobalHydra.instance().clear()
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        try:
+            yield
+        except Interrupted as stop:
+            if stop.signum == signal.SIGINT:
+                raise KeyboardInterrupt("the same call continues") from None
+            raise
 
 
 def _words(

@@ -15,49 +15,42 @@ repository call the same functions (pe_lab/check/).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from pe_lab.check import suite
+from pe_lab.check.base import Outcome
 from pe_lab.cli.train import checked
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import RunError, UsageError
-from pe_lab.core.options import CommaSeparated, Options, parse, without_config_dir
+from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.format import Table, print_tables
-
-if TYPE_CHECKING:
-    from pe_lab.check.base import Outcome
 
 GROUPS = ("pe", "task", "model")
 """The groups of yamls that are checked."""
 
 
-class CheckOptions(Options, extra="allow"):
-    """Arguments of ``pe-lab check``; ``pe.KEY=VALUE``, .. are keys of what is checked."""
-
-    command = "check"
-
-    pe: CommaSeparated[str] | None = None
-    task: CommaSeparated[str] | None = None
-    model: CommaSeparated[str] | None = None
-    hf: str | None = None
-
-
-def show(words: Sequence[str]) -> None:
-    """Print the outcomes.
+def show(
+    line: Line,
+    *,
+    pe: CommaSeparated[str] | None = None,
+    task: CommaSeparated[str] | None = None,
+    model: CommaSeparated[str] | None = None,
+    hf: str | None = None,
+    **keys: str,
+) -> None:
+    """Print the outcomes; ``pe.KEY=VALUE``, .. are keys of what is checked.
 
     Raises:
         UsageError: a wrong option, key or name.
         RunError: something fails.
     """
-    config_dir, rest = without_config_dir(words)
-    options = parse(CheckOptions, rest)
-    checks = _checks(options, config_dir)
+    checks = _checks(line, {"pe": pe, "task": task, "model": model}, hf, keys)
     outcomes = {}
     for title, run in checks.items():
         with busy(f"checking {title}"):
@@ -70,46 +63,42 @@ def show(words: Sequence[str]) -> None:
     if shown:
         columns = {"": "state", "check": "name", "finding": "sentence"}
         frame = pl.DataFrame({c: [getattr(one, f) for one in shown] for c, f in columns.items()})
-        print_tables("table", [Table(frame, title=f"pe-lab check {' '.join(rest)}")])
+        print_tables("table", [Table(frame, title=str(line))])
     if failed:
         found = "; ".join(f"{title} {one.name}: {one.sentence}" for title, one in failed)
         raise RunError(f"check: {len(failed)} failed: {found}")
 
 
 def _checks(
-    options: CheckOptions, config_dir: str | None
-) -> "dict[str, Callable[[], Iterator[Outcome]]]":
+    line: Line, named: Mapping[str, list[str] | None], hf: str | None, keys: Mapping[str, str]
+) -> dict[str, Callable[[], Iterator[Outcome]]]:
     """Title -> what runs the checks of an encoding, a task or a model."""
-    chosen = {group: names for group in GROUPS if (names := getattr(options, group)) is not None}
-    every = chosen or _all(config_dir)
+    chosen = {group: names for group, names in named.items() if names is not None}
+    every = chosen or _all(line.config_dir)
     pairs = [(group, name) for group, names in every.items() for name in names]
-    for key in options.others:
+    for key in keys:
         group = key.partition(".")[0]
         if "." not in key or [group] != [one for one, _ in pairs]:
-            meant = did_you_mean(key, CheckOptions.model_fields)
+            meant = did_you_mean(key, line.keys)
             raise UsageError(f"check {key}: {meant}; or give one pe=NAME and pe.KEY=VALUE")
-    flags = [] if config_dir is None else ["--config-dir", config_dir]
-    keys = [*flags, *(f"{key}={value}" for key, value in options.others.items())]
-    sections = [(g, n, getattr(checked([f"{g}={n}", *keys]), g)) for g, n in pairs]
-    if options.hf is not None:
+    words = [*line.flags, *(f"{key}={value}" for key, value in keys.items())]
+    sections = [(g, n, getattr(checked([f"{g}={n}", *words]), g)) for g, n in pairs]
+    if hf is not None:
         if [group for group, *_ in sections] != ["pe"]:
-            raise UsageError(f"check hf={options.hf} compares one encoding: give pe=NAME")
+            raise UsageError(f"check hf={hf} compares one encoding: give pe=NAME")
         from pe_lab.hf.rotation import check_rotation
 
-        file, (_, name, encoding) = options.hf, sections[0]
-        return {f"hf={file} pe={name}": lambda: check_rotation(file, encoding)}
-    # Imported here: torch takes a second.
-    from pe_lab.check import suite
-
+        ((_, name, encoding),) = sections
+        return {f"hf={hf} pe={name}": partial(check_rotation, hf, encoding)}
     checks = {"pe": suite.check_encoding, "task": suite.check_task, "model": suite.check_model}
     return {f"{group}={name}": partial(checks[group], section) for group, name, section in sections}
 
 
-def _all(config_dir: str | None) -> dict[str, list[str]]:
+def _all(config_dir: Path | None) -> dict[str, list[str]]:
     """All encodings of conf/; with a folder of yamls its encodings, tasks and models."""
     if config_dir is None:
         return {"pe": list(choices("pe"))}
-    names = {g: sorted(p.stem for p in Path(config_dir, g).glob("*.yaml")) for g in GROUPS}
+    names = {g: sorted(p.stem for p in (config_dir / g).glob("*.yaml")) for g in GROUPS}
     if not any(names.values()):
         raise UsageError(f"--config-dir {config_dir} holds no yaml in pe/, task/ or model/")
     return names

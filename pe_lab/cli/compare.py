@@ -8,18 +8,19 @@ format=table, csv, json, markdown or latex, runs_dir=runs and file=FILE as in pe
 on which a suite chose the learning rate are left out: it was chosen by their errors.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import polars as pl
-from pydantic import model_validator
 
 from pe_lab.core.console import percent
-from pe_lab.core.options import parse
+from pe_lab.core.errors import UsageError
+from pe_lab.core.options import Line
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.paired import paired
 from pe_lab.results.published import compared, published
-from pe_lab.results.table import FileOptions, selected, tuning, unfinished_notes
+from pe_lab.results.table import selected, tuning, unfinished_notes
 from pe_lab.results.tables import shares_text, tuning_text
 
 LISTED = 8
@@ -27,73 +28,65 @@ LISTED = 8
 VERDICT = "Verdict: the side of our seeds on which the published number lies."
 
 
-class CompareOptions(FileOptions):
-    """The keys of ``pe-lab compare``."""
-
-    command = "compare"
-
-    a: str | None = None
-    b: str | None = None
-    format: OutputFormat = "table"
-
-    @model_validator(mode="after")
-    def _both(self) -> Self:
-        if (self.a is None) != (self.b is None):
-            raise ValueError("a and b go together, a=cope b=rope")
-        return self
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    runs_dir: Path = Path("runs"),
+    file: Path | None = None,
+    where: str | None = None,
+    a: str | None = None,
+    b: str | None = None,
+    format: OutputFormat = "table",
+    **filters: str,
+) -> None:
     """Print the comparison with the published numbers, or the paired tests of ``a`` and ``b``.
 
     Raises:
         UsageError: a wrong option, or ``a`` and ``b`` share no seed in equal settings.
     """
-    options = parse(CompareOptions, words)
-    runs = selected(options)
+    if (a is None) != (b is None):
+        raise UsageError("compare: a and b go together, a=cope b=rope")
+    runs = selected(line, runs_dir, where, filters, file)
     left_out = tuning(runs)
     notes = [f"left out: {tuning_text(left_out)}"] if len(left_out) else []
-    if options.a is not None and options.b is not None:
-        rows = paired(runs, options.a, options.b)
+    if a is not None and b is not None:
+        rows = paired(runs, a, b)
         parts = rows.partition_by("task", "setting_a", "setting_b", maintain_order=True)
         tables, facts = [_paired_table(part) for part in parts], {}
     else:
-        filters = {key: options.values(key) for key in ("task", "pe")}
-        rows = compared(runs, [number for number in published() if _matches(number, filters)])
+        chosen = {key: filters[key].split(",") for key in ("task", "pe") if key in filters}
+        numbers = [n for n in published() if all(n[key] in chosen[key] for key in chosen)]
+        rows = compared(runs, numbers)
         # Without a run of ours a number is only in the notes, unless it was selected.
         measured = pl.col("verdict") != "not run"
-        shown = rows.filter(pl.lit(value=True) if any(filters.values()) else measured)
+        shown = rows if chosen else rows.filter(measured)
         parts = shown.partition_by("source", "where", "task", maintain_order=True)
         tables, facts = [_published_table(part) for part in parts], {"verdict": VERDICT}
         notes += _commands(rows) if len(rows) else ["no published number of these"]
-    print_tables(options.format, tables, rows, [*notes, *unfinished_notes(runs)], facts)
-
-
-def _matches(number: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> bool:
-    return all(not values or number[key] in values for key, values in filters.items())
+    print_tables(format, tables, rows, [*notes, *unfinished_notes(runs)], facts)
 
 
 def _published_table(part: pl.DataFrame) -> Table:
-    """Return the table of one source. What differs in the protocol of every row is in a note."""
-    rows = part.rows(named=True)
-    differences = [set(row["differs"].split(", ")) for row in rows if row["n"] is not None]
-    common = set.intersection(*differences) if differences else set()
-    own = [", ".join(d for d in row["differs"].split(", ") if d not in common) for row in rows]
-    first, rated = rows[0], part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
+    """Return the table of one source."""
+    first, rated = part.row(0, named=True), part.filter(pl.col("k").is_not_null(), pl.col("n") > 1)
     notes = [
-        VERDICT if differences else "",
+        VERDICT if part["n"].count() else "",
         f"Threshold: {shares_text(rated, 'threshold')}." if len(rated) else "",
         f"Assumed: {first['reading']}." if first["reading"] else "",
-        f"Protocol, ours for theirs: {', '.join(sorted(common))}." if any(common) else "",
     ]
     metric = "sequences with an error" if first["metric"] == "error_seq" else "error"
     ours = pl.struct("n", "k", "median", "values")
-    frame = part.with_columns(pl.Series("protocol", own, pl.String), ours=ours)
-    words = ("pe", "size", "split", "verdict", "protocol", "theirs_printed")
+    frame = part.with_columns(ours=ours)
+    words = ("pe", "size", "split", "verdict", "differs", "theirs_printed")
     formats: dict[str, Format] = {name: str for name in words if any(frame[name])}
     formats |= {"ours": seeds_text, "theirs_seeds": str, "n": str}
-    headings = {"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"}
-    headings |= {"theirs_seeds": "their seeds", "n": "our seeds"}
+    headings = {
+        "pe": "encoding",
+        "theirs_printed": "theirs, %",
+        "ours": "ours, %",
+        "differs": "ours for theirs",
+    }
+    headings |= {"theirs_seeds": "their seeds", "n": "our seeds", "differs": "ours for theirs"}
     title = f"{first['task']}: {metric} in %, {first['source']}, {first['where']}"
     return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 

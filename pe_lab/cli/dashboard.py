@@ -12,7 +12,7 @@ runs in wandb, offline ones after ``wandb sync``. See docs/wandb.md.
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -22,38 +22,38 @@ from pydantic import Field
 
 from pe_lab.core.errors import RunError, UsageError, reason, writing
 from pe_lab.core.files import replace_file
-from pe_lab.core.options import parse
+from pe_lab.core.options import Line
 from pe_lab.experiment.tracking import call_with_timeout
 from pe_lab.results.groups import named
-from pe_lab.results.table import GROUPS, RunOptions, selected, splits_of
+from pe_lab.results.table import GROUPS, selected, splits_of
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
 """Time limits of one request to wandb's server, and of all requests."""
 
 
-class DashboardOptions(RunOptions):
-    command = "dashboard"
-
-    mode: Literal["offline", "online"] = "offline"
-    entity: str = Field(default_factory=lambda: os.environ.get("WANDB_ENTITY", ""))
-    project: str = Field(default_factory=lambda: os.environ.get("WANDB_PROJECT", "pe-lab"))
-    name: str | None = None
-    to: Path | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    runs_dir: Path = Path("runs"),
+    where: str | None = None,
+    mode: Literal["offline", "online"] = "offline",
+    entity: str = Field(default_factory=lambda: os.environ.get("WANDB_ENTITY", "")),
+    project: str = Field(default_factory=lambda: os.environ.get("WANDB_PROJECT", "pe-lab")),
+    name: str | None = None,
+    to: Path | None = None,
+    **filters: str,
+) -> None:
     """Write a workspace for each task, and save it in wandb with ``mode=online``.
 
     Raises:
         UsageError: wrong options, or no such runs.
         RunError: a file cannot be written, or wandb did not accept the workspace.
     """
-    options = parse(DashboardOptions, words)
-    frame, filters = selected(options), _filters(options)
-    tasks = frame["task"].drop_nulls().unique().sort().to_list() if frame.width else []
-    if not tasks or (len(tasks) > 1 and options.to is not None):
-        line = " ".join(["dashboard", *options.filters])
-        raise UsageError(f"{line}: runs of {len(tasks)} tasks; give those of one with to=FILE")
+    frame, selection = selected(line, runs_dir, where, filters), _filters(where, filters)
+    tasks = frame["task"].drop_nulls().unique().sort().to_list()
+    if not tasks or (len(tasks) > 1 and to is not None):
+        words = " ".join(["dashboard", *line.filters])
+        raise UsageError(f"{words}: runs of {len(tasks)} tasks; give those of one with to=FILE")
     try:
         from pe_lab.report.dashboards import workspace
     except ImportError:
@@ -61,27 +61,25 @@ def show(words: Sequence[str]) -> None:
             "dashboard needs the library wandb-workspaces: pip install 'pe-lab[dashboard]'"
         ) from None
     for task in tasks:
-        name = options.name or task
-        if options.name and len(tasks) > 1:
-            name = f"{name} {task}"
+        title = " ".join([name, task] if name and len(tasks) > 1 else [name or task])
         runs = frame.filter(pl.col("task") == task)
         view = workspace(
-            task, splits_of(runs), keys=named(runs).keys, filters=filters,
-            entity=options.entity, project=options.project, name=name,
+            task, splits_of(runs), keys=named(runs).keys, filters=selection,
+            entity=entity, project=project, name=title,
         )  # fmt: skip
-        file = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.json"
-        path = options.to or Path(options.runs_dir, "dashboard", file)
-        _use_saved(view, options.entity, path)
+        file = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', title)}.json"
+        path = to or runs_dir / "dashboard" / file
+        _use_saved(view, entity, path)
         _write(view, path)
         print(f"written to {path}")
-        if options.mode == "online":
+        if mode == "online":
             print(f"saved as {_save(view, path)}")
 
 
-def _filters(options: DashboardOptions) -> dict[str, list[Any]]:
+def _filters(where: str | None, words: Mapping[str, str]) -> dict[str, list[Any]]:
     """The filters as keys of the configuration, by which wandb selects."""
     filters = {}
-    for key, values in [*options.others.items(), *([("where", "")] if options.where else [])]:
+    for key, values in [*words.items(), *([("where", "")] if where else [])]:
         if not (key in ("pe", "task", "seed", *GROUPS) or "." in key):
             raise UsageError(f"dashboard {key}: a saved workspace selects by key=value alone")
         name = f"names.{key}" if key in ("pe", *GROUPS) else key

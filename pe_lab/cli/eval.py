@@ -23,50 +23,40 @@ halved. The same command shows what was measured before.
 Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for your encodings.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from pe_lab.cli.run_argument import split_finished
+from pe_lab.cli.arguments import refuse_left_out, split_finished
 from pe_lab.core.console import busy
-from pe_lab.core.errors import PeLabError, RunError
-from pe_lab.core.options import (
-    AtLeastOne,
-    CommaSeparated,
-    Flag,
-    Options,
-    parse,
-    without_config_dir,
-)
+from pe_lab.core.errors import PeLabError
+from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.results.tables import Spread
 
-
-class EvalOptions(Options):
-    command = "eval"
-
-    run: str = Field(min_length=1, description="finished runs: give run=FOLDER")
-    pe: str | None = None
-    splits: CommaSeparated[str] = Field(["in_domain"])
-    lengths: CommaSeparated[PositiveInt] | None = Field(
-        None, description="whole numbers, at least 1"
-    )
-    k: PositiveFloat | None = None
-    sequences: AtLeastOne | None = None
-    generate: Flag = False
-    force: Flag = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: AtLeastOne = 1
-    runs_dir: Path = Path("runs")
-    format: OutputFormat = "table"
-    metric: str = "error"
-    spread: Spread = "sd"
+Lengths = Annotated[CommaSeparated[PositiveInt], Field(description="whole numbers, at least 1")]
 
 
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    run: str = "",
+    pe: str | None = None,
+    splits: CommaSeparated[str] | None = None,
+    lengths: Lengths | None = None,
+    k: PositiveFloat | None = None,
+    sequences: PositiveInt | None = None,
+    generate: bool = False,
+    force: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    threads: PositiveInt = 1,
+    runs_dir: Path = Path("runs"),
+    format: OutputFormat = "table",
+    metric: str = "error",
+    spread: Spread = "sd",
+) -> None:
     """Evaluate and print the tables.
 
     Raises:
@@ -74,41 +64,36 @@ def show(words: Sequence[str]) -> None:
         RunError: a run cannot be loaded; of several, the others were evaluated.
         Interrupted: stopped by a signal; earlier measurements are recorded.
     """
-    config_dir, rest = without_config_dir(words)
-    options = parse(EvalOptions, rest)
-    paths, unfinished = split_finished(options.run, options.runs_dir)
+    paths, unfinished = split_finished(run, runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.evaluate.evaluate import evaluate
     from pe_lab.results.evaluations import check_metric, evaluation_tables
     from pe_lab.results.table import runs_of, unfinished_notes
 
-    metric = options.metric
-    check_metric(metric, options.generate)
+    check_metric(metric, generate)
     left_out: list[PeLabError] = []
     with busy("evaluating"):
         evaluated = evaluate(
             paths,
-            [] if options.pe is None else [options.pe],
-            options.splits,
-            options.lengths,
-            k=options.k,
-            sequences=options.sequences,
-            generate=options.generate,
-            force=options.force,
-            device=options.device,
-            threads=options.threads,
-            config_dir=config_dir,
+            [] if pe is None else [pe],
+            splits or ["in_domain"],
+            lengths,
+            k=k,
+            sequences=sequences,
+            generate=generate,
+            force=force,
+            device=device,
+            threads=threads,
+            config_dir=None if line.config_dir is None else str(line.config_dir),
             left_out=left_out.append if len(paths) > 1 else None,
         )
     if len(left_out) == len(paths):
         raise left_out[0]
-    across = "split" if options.lengths is None else "length"
-    tables = evaluation_tables(evaluated, metric, options.spread, across)
+    across = "split" if lengths is None else "length"
+    tables = evaluation_tables(evaluated, metric, spread, across)
     lines = [*notes(evaluated), *unfinished_notes(runs_of(unfinished))]
-    print_tables(options.format, tables, evaluated, lines, {"metric": metric})
-    if left_out:
-        runs = f"{len(left_out)} of {len(paths)} runs not evaluated"
-        raise RunError(f"{runs}: {'; '.join(map(str, left_out))}")
+    print_tables(format, tables, evaluated, lines, {"metric": metric})
+    refuse_left_out(left_out, len(paths), "evaluated")
 
 
 def notes(evaluated: pl.DataFrame) -> list[str]:

@@ -10,55 +10,48 @@
 All numbers count from 0.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 from rich.text import Text
 
-from pe_lab.cli.run_argument import RunArgument, find_run
+from pe_lab.cli.arguments import find_run
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import parse, without_config_dir
-
-if TYPE_CHECKING:
-    from pe_lab.explain.inspect import Answer, Head, Inspection
+from pe_lab.core.options import Line
+from pe_lab.explain.inspect import Answer, Head, Inspection, inspect_run
 
 Index = Annotated[int, Field(description="a whole number, from 0")]
 MOST_HEADS, MOST_ANSWERS, MOST_KEYS = 8, 64, 12
 """Lines of heads, answers, and keys of a query that are shown."""
 
 
-class InspectOptions(RunArgument):
-    command = "inspect"
-
-    split: str | None = None
-    sample: Index | None = None
-    layer: Index | None = None
-    head: Index | None = None
-    query: Index | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    _: Line,
+    *,
+    run: str = "",
+    runs_dir: Path = Path("runs"),
+    split: str | None = None,
+    sample: Index | None = None,
+    layer: Index | None = None,
+    head: Index | None = None,
+    query: Index | None = None,
+) -> None:
     """Print the inspection.
 
     Raises:
         UsageError: unknown key, run, split, sample, layer, head or query.
     """
-    _, rest = without_config_dir(words)
-    options = parse(InspectOptions, rest)
-    path = find_run(options.run, options.runs_dir)
-    # Imported here: torch takes a second.
-    from pe_lab.explain.inspect import inspect_run
-
-    inspection = inspect_run(path, options.split, options.sample, options.query)
-    head = choose_head(inspection, options.layer, options.head)
-    for line in lines(inspection, head, options.query):
+    path = find_run(run, runs_dir)
+    inspection = inspect_run(path, split, sample, query)
+    for line in lines(inspection, choose_head(inspection, layer, head), query):
         console().print(line, soft_wrap=True)
 
 
-def choose_head(inspection: "Inspection", layer: int | None, head: int | None) -> "Head":
+def choose_head(inspection: Inspection, layer: int | None, head: int | None) -> Head:
     """The highest ranked head of this layer and number; None: any.
 
     Raises:
@@ -73,7 +66,7 @@ def choose_head(inspection: "Inspection", layer: int | None, head: int | None) -
     raise UsageError(f"{words} is not a head of the model: choose from {names}")
 
 
-def lines(inspection: "Inspection", head: "Head", query: int | None) -> Iterator[Text]:
+def lines(inspection: Inspection, head: Head, query: int | None) -> Iterator[Text]:
     """The lines for a terminal.
 
     Args:
@@ -99,7 +92,7 @@ def lines(inspection: "Inspection", head: "Head", query: int | None) -> Iterator
 
 
 def _query_lines(
-    inspection: "Inspection", head: "Head", query: int, answer: "Answer | None"
+    inspection: Inspection, head: Head, query: int, answer: Answer | None
 ) -> Iterator[Text]:
     """A query, its answer, and the keys that it attends to most with the value of every map."""
     row, tokens = inspection.queries.index(query), inspection.tokens

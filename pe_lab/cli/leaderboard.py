@@ -18,18 +18,16 @@ suite=v2 is conf/suite/v2.yaml; --config-dir FOLDER adds the suites in FOLDER/su
 docs/method.md defines the numbers.
 """
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 from pydantic import PositiveFloat
 
-from pe_lab.core.console import console
 from pe_lab.core.errors import RunError, UsageError, writing
 from pe_lab.core.files import replace_file
-from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.suggest import check_known
 from pe_lab.explain.cells import Cell
 from pe_lab.results.format import OutputFormat, print_tables
@@ -52,115 +50,109 @@ from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of, with_verdicts
 FILES = (".html", ".parquet")
 
 
-class LeaderboardOptions(Options):
-    """The keys of ``pe-lab leaderboard``."""
-
-    command = "leaderboard"
-
-    suite: str = DEFAULT
-    task: CommaSeparated[str] | None = None
-    pe: CommaSeparated[str] | None = None
-    view: Literal["first", "entries", "tuning"] = "first"
-    claims: str = ""
-    details: Flag = False
-    runs_dir: Path = Path("runs")
-    shipped: Flag = True
-    thresholds: PositiveFloat = 1.0
-    format: OutputFormat = "table"
-    to: Path | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    suite: str = DEFAULT,
+    task: CommaSeparated[str] | None = None,
+    pe: CommaSeparated[str] | None = None,
+    view: Literal["first", "entries", "tuning"] = "first",
+    claims: str = "",
+    details: bool = False,
+    runs_dir: Path = Path("runs"),
+    shipped: bool = True,
+    thresholds: PositiveFloat = 1.0,
+    format: OutputFormat = "table",
+    to: Path | None = None,
+) -> None:
     """Print the tables, or write the file.
 
     Raises:
         UsageError: an option is wrong, or there is no such suite, task, entry or file of claims.
     """
-    config_dir, rest = without_config_dir(words)
-    options = parse(LeaderboardOptions, rest)
-    folder = None if config_dir is None else Path(config_dir)
-    suite = load_suite(options.suite, folder)
-    check_known("task={}", options.task, suite.tasks)
-    if options.to and not (options.to.suffix in FILES and options.to.parent.is_dir()):
-        raise UsageError(f"to={options.to}: give FILE.html or FILE.parquet in a folder")
-    shipped = read_shipped(suite) if options.shipped else pl.DataFrame(schema=SCHEMA)
-    own = read_own(suite, options.runs_dir, folder)
-    if options.claims not in ("", "false"):
-        _print_claims(suite, shipped, own, options)
+    of_yaml = load_suite(suite, line.config_dir)
+    check_known("task={}", task, of_yaml.tasks)
+    if to and not (to.suffix in FILES and to.parent.is_dir()):
+        raise UsageError(f"to={to}: give FILE.html or FILE.parquet in a folder")
+    ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
+    own = read_own(of_yaml, runs_dir, line.config_dir)
+    if claims not in ("", "false"):
+        print_claims(of_yaml, ours, own, claims, format)
         return
-    if options.thresholds != 1:
-        suite = suite.with_thresholds(options.thresholds)
-    scores = score(suite, shipped, own, read_shipped(suite, ".again") if options.shipped else None)
-    names = [suite.split(entry)[0].partition(" ")[0] for entry in scores.rows["entry"].unique()]
-    check_known("pe={}", options.pe, {*names, *scores.rows["entry"].unique()})
-    if options.to is None:
-        _print(scores, options)
-    elif options.to.suffix == ".parquet":
-        write_parquet(unite(shipped, own).select(*SCHEMA).sort(ORDER), options.to)
-        console().print(f"{options.to}: {scores.rows['run_id'].n_unique()} runs")
-    else:
-        _write_page(scores, options, options.to, shlex.join(["pe-lab", "leaderboard", *words]))
-
-
-def _print(scores: Scores, options: LeaderboardOptions) -> None:
-    tasks = [task for task in scores.tasks if task in (options.task or scores.tasks)]
+    again = read_shipped(of_yaml, ".again") if shipped else None
+    scores = score(of_yaml.with_thresholds(thresholds), ours, own, again)
+    entries = scores.rows["entry"].unique()
+    bases = {scores.suite.split(entry)[0].partition(" ")[0] for entry in entries}
+    check_known("pe={}", pe, {*bases, *entries})
+    tasks = [one for one in scores.tasks if one in (task or scores.tasks)]
     if not tasks:
         raise RunError("no run of these tasks is scored: pe-lab suite trains them")
-    notes = list(describe_runs(scores, tasks)) if options.details else []
-    why, shown = _verdicts(scores, options), options.pe or ()
-    if options.view == "tuning":
-        tables = [tuning_table(scores, task, shown) for task in tasks]
-    elif options.task:
-        tables = [task_table(scores, task, why, shown) for task in tasks]
-    elif options.view == "entries" or options.pe:
-        tables = [entries_table(scores, tasks, shown)]
+    folders = {"-".join(one.path.parts[-3:]): one for one in run_folders(runs_dir)}
+    why = verdicts_of(scores, shipped_diagnoses(of_yaml) if shipped else [], folders)
+    notes = list(describe_runs(scores, tasks))
+    if to is None:
+        shown = "task" if task and view == "first" else view
+        print_scores(scores, tasks, why, notes if details else [], shown, pe or [], format)
+    elif to.suffix == ".parquet":
+        write_parquet(unite(ours, own).select(*SCHEMA).sort(ORDER), to)
+        print(f"{to}: {scores.rows['run_id'].n_unique()} runs")
+    else:
+        # Imported here: the charts take a second.
+        from pe_lab.report.leaderboard import leaderboard_page
+
+        with writing(to, "another to="):
+            page = leaderboard_page(scores, tasks, why, notes, str(line))
+            replace_file(to, page.encode())
+        print(f"wrote {to}")
+
+
+def print_scores(
+    scores: Scores,
+    tasks: Sequence[str],
+    why: Mapping[tuple[str, str], Cell],
+    notes: Sequence[str],
+    view: str,
+    pe: Sequence[str],
+    format: OutputFormat,
+) -> None:
+    """Print the tables of a view of these tasks.
+
+    Args:
+        why: verdicts by task and entry.
+        pe: these entries; empty: all.
+    """
+    if view == "tuning":
+        tables = [tuning_table(scores, task, pe) for task in tasks]
+    elif view == "task":
+        tables = [task_table(scores, task, why, pe) for task in tasks]
+    elif view == "entries" or pe:
+        tables = [entries_table(scores, tasks, pe)]
     else:
         tables = [first_table(scores, tasks)]
-        notes = [describe_best(scores, tasks), *notes]
-        notes.append("More: view=entries, task=flipflop, claims=true, details=true.")
-    rows = with_verdicts(scores.cells.filter(pl.col("task").is_in(tasks)), why)
-    columns = {entry: scores.suite.split(entry)[1] for entry in rows["entry"].unique()}
-    if options.pe:
-        bases = {entry: {entry, scores.suite.split(entry)[0]} for entry in columns}
-        chosen = [entry for entry, of in bases.items() if of & {*options.pe}]
-        rows = rows.filter(pl.col("entry").is_in(chosen))
+        more = "More: view=entries, task=flipflop, claims=true, details=true."
+        notes = [describe_best(scores, tasks), *notes, more]
+    cells = with_verdicts(scores.cells.filter(pl.col("task").is_in(tasks)), why)
+    split = {entry: scores.suite.split(entry) for entry in cells["entry"].unique()}
+    chosen = [entry for entry, (base, _) in split.items() if not pe or {entry, base} & {*pe}]
+    columns = {entry: column for entry, (_, column) in split.items()}
     column = pl.col("entry").replace_strict(columns, return_dtype=pl.String)
+    rows = cells.filter(pl.col("entry").is_in(chosen)).with_columns(column=column)
     facts = {"suite": scores.suite.version, "thresholds": scores.suite.times}
-    print_tables(options.format, tables, rows.with_columns(column=column), notes, facts)
+    print_tables(format, tables, rows, notes, facts)
 
 
-def _print_claims(
-    suite: Suite, shipped: pl.DataFrame, own: pl.DataFrame, options: LeaderboardOptions
+def print_claims(
+    suite: Suite, ours: pl.DataFrame, own: pl.DataFrame, file: str, format: OutputFormat
 ) -> None:
-    of_suite = options.claims == "true"
-    path = shipped_file(f"{suite.name}.claims.yaml") if of_suite else Path(options.claims)
+    """Print the tests of the claims in a file; ``true``: in that of the suite."""
+    path = shipped_file(f"{suite.name}.claims.yaml") if file == "true" else Path(file)
     if not path.exists():
-        raise UsageError(f"claims={options.claims}: there is no {path}")
-    claims = read_claims(path, suite)
-    tests = decide_claims(claims, suite, shipped, own)
+        raise UsageError(f"claims={file}: there is no {path}")
+    tests = decide_claims(read_claims(path, suite), suite, ours, own)
     exploratory = tests.filter(pl.col("exploratory").is_not_null()).unique("claim")
     notes = [
         f"{claim} is exploratory: {why}"
         for claim, why in exploratory.select("claim", "exploratory").iter_rows()
     ]
-    table = claims_table(tests)
-    print_tables(options.format, [table], tests, notes, {"verdicts": judge_claims(tests)})
-
-
-def _verdicts(scores: Scores, options: LeaderboardOptions) -> dict[tuple[str, str], Cell]:
-    found = shipped_diagnoses(scores.suite) if options.shipped else []
-    own = run_folders(options.runs_dir) if options.runs_dir.is_dir() else ()
-    folders = {"-".join(one.path.parts[-3:]): one for one in own}
-    return verdicts_of(scores, found, folders)
-
-
-def _write_page(scores: Scores, options: LeaderboardOptions, path: Path, command: str) -> None:
-    # Imported here: the charts take a second.
-    from pe_lab.report.leaderboard import leaderboard_page
-
-    tasks = [task for task in scores.tasks if task in (options.task or scores.tasks)]
-    notes = list(describe_runs(scores, tasks))
-    page = leaderboard_page(scores, tasks, _verdicts(scores, options), notes, command)
-    with writing(path, "another to="):
-        replace_file(path, page.encode())
-    console().print(f"wrote {path}")
+    verdicts = {"verdicts": judge_claims(tests)}
+    print_tables(format, [claims_table(tests)], tests, notes, verdicts)

@@ -15,7 +15,6 @@ Existing files are never overwritten.
 
 import re
 import shlex
-from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,45 +22,32 @@ from pathlib import Path
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
-from pe_lab.core.options import Options, parse
+from pe_lab.core.options import Line
 from pe_lab.core.suggest import check_known
 
 KINDS = {"encoding": "pe", "task": "task", "model": "model"}
 """What can be made, and its group of yamls."""
 
 
-class NewOptions(Options):
-    """The keys of ``pe-lab new``, after the kind and the name."""
-
-    command = "new"
-
-    to: Path | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(_: Line, *names: str, to: Path | None = None) -> None:
     """Write the files and print what to do with them.
 
     Raises:
         UsageError: a wrong kind, name or option, or a file that exists.
         RunError: a file cannot be written.
     """
-    bare = [word for word in words if "=" not in word]
-    options = parse(NewOptions, [word for word in words if "=" in word])
-    if len(bare) != 2:
+    if len(names) != 2:
         raise UsageError("new needs a kind and a name: pe-lab new encoding decay [to=FOLDER]")
-    kind, name = bare
+    kind, name = names
     check_known("new {}: unknown kind", [kind], KINDS)
     check_name(kind, name)
-    folder = options.to or Path(name)
+    folder = to or Path(name)
     for path in write_files(kind, name, folder):
         console().print(f"written  {path}", soft_wrap=True)
     also = {"encoding": ["task=flipflop"], "task": [], "model": ["pe=none"]}[kind]
-    config_dir = ["--config-dir", str(folder)]
-    for label, line in (
-        ("check it:", ["pe-lab", "check", *config_dir, f"{KINDS[kind]}={name}"]),
-        ("train it:", ["pe-lab", *config_dir, *also, f"{KINDS[kind]}={name}"]),
-    ):
-        console().print(f"{label}  {shlex.join(line)}", soft_wrap=True)
+    words = ["--config-dir", str(folder), f"{KINDS[kind]}={name}"]
+    console().print(f"check it:  {shlex.join(['pe-lab', 'check', *words])}", soft_wrap=True)
+    console().print(f"train it:  {shlex.join(['pe-lab', *words, *also])}", soft_wrap=True)
 
 
 def check_name(kind: str, name: str) -> None:

@@ -14,15 +14,13 @@ are read from runs_dir=runs. A page that pe-lab report did not write is not over
 """
 
 import re
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
 from pe_lab.core.files import replace_file
-from pe_lab.core.options import parse, without_config_dir
+from pe_lab.core.options import Line
 from pe_lab.report.page import (
     GENERATOR,
     draw_chart,
@@ -31,54 +29,51 @@ from pe_lab.report.page import (
     sections_of,
     states,
 )
-from pe_lab.results.table import RunOptions, selected
+from pe_lab.results.table import selected
 
 MARK = f'<meta name="generator" content="{GENERATOR}">'
 
 
-class ReportOptions(RunOptions):
-    """The keys of ``pe-lab report``."""
-
-    command = "report"
-
-    to: Path | None = None
-    format: Literal["html", "svg", "png", "pdf"] = "html"
-    title: str | None = None
-    inspect: str | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    runs_dir: Path = Path("runs"),
+    where: str | None = None,
+    to: Path | None = None,
+    format: Literal["html", "svg", "png", "pdf"] = "html",
+    title: str | None = None,
+    inspect: str | None = None,
+    **filters: str,
+) -> None:
     """Write the page, or the charts, and print where they are.
 
     Raises:
         UsageError: a wrong option, no run selected, or a file in the way that is not ours.
         RunError: a file cannot be written.
     """
-    _, rest = without_config_dir(words)
-    options = parse(ReportOptions, rest)
-    runs = selected(options)
+    runs = selected(line, runs_dir, where, filters)
     if runs.is_empty():
-        raise UsageError(f"report: no runs in {options.runs_dir} as selected: leave out a filter")
-    sections, unread = sections_of(runs, options.where)
-    folder = options.to or Path(options.runs_dir, "report", *(
-        ["charts"] if options.format != "html" else []))  # fmt: skip
-    if options.format != "html":
+        raise UsageError(f"report: no runs in {runs_dir} as selected: leave out a filter")
+    sections, unread = sections_of(runs, where)
+    folder = to or Path(runs_dir, "report", *(
+        ["charts"] if format != "html" else []))  # fmt: skip
+    if format != "html":
         charts = [(section.task, chart) for section in sections for chart in section.charts]
         for task, chart in charts:
-            name = re.sub(r"[^\w.]+", "-", f"{task} {chart.title}") + f".{options.format}"
+            name = re.sub(r"[^\w.]+", "-", f"{task} {chart.title}") + f".{format}"
             with writing(folder / name, "another folder with to="):
                 folder.mkdir(parents=True, exist_ok=True)
-                replace_file(folder / name, draw_chart(chart, task, options.format))
+                replace_file(folder / name, draw_chart(chart, task, format))
         console().print(f"{folder}: {states(runs)}; {len(charts)} charts", soft_wrap=True)
         return
     path = folder / "index.html"
     if path.is_file() and MARK not in path.read_text("utf-8", errors="replace")[:2000]:
         raise UsageError(f"{path} was not written by pe-lab report: give another to=FOLDER")
-    chosen = {None: None, "none": []}.get(options.inspect, (options.inspect or "").split(","))
+    chosen = {None: None, "none": []}.get(inspect, (inspect or "").split(","))
     inspections = inspect_best(sections, chosen)
     tasks = ", ".join(section.task for section in sections)
-    title = options.title or f"Positional encodings on {tasks or 'no task yet'}"
-    command = shlex.join(["pe-lab", "report", *words])
+    title = title or f"Positional encodings on {tasks or 'no task yet'}"
+    command = str(line)
     html = render_report(sections, runs, inspections, unread, title, command).encode()
     with writing(path, "another folder with to="):
         path.parent.mkdir(parents=True, exist_ok=True)

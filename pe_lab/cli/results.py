@@ -25,20 +25,20 @@ Runs that are not finished are listed below the table. In json they are under ``
 csv, markdown and latex they and all notes go to the error output.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import polars as pl
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from pe_lab.cli.arguments import NewParquet
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import CommaSeparated, parse
+from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
 from pe_lab.results.query import column_of
-from pe_lab.results.table import FileOptions, selected, unfinished_notes
+from pe_lab.results.table import selected, unfinished_notes
 from pe_lab.results.tables import (
     Layout,
     Spread,
@@ -51,70 +51,51 @@ Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.0
 UNFINISHED = ("path", "task", "pe", "seed", "state", "step", "steps", "message")
 
 
-class ResultsOptions(FileOptions):
-    """The keys of ``pe-lab results``."""
-
-    command = "results"
-
-    by: CommaSeparated[str] | None = None
-    splits: CommaSeparated[str] | None = None
-    metric: str = "error"
-    sort: str | None = None
-    spread: Spread = "rates"
-    threshold: Limit | None = None
-    format: OutputFormat = "table"
-    to: Path | None = None
-
-    @field_validator("to")
-    @classmethod
-    def _parquet(cls, to: Path) -> Path:
-        if to.suffix != ".parquet":
-            raise ValueError("give FILE.parquet for the runs; format=csv > FILE.csv for the table")
-        if to.exists():
-            raise ValueError("it exists, give another name")
-        return to
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    runs_dir: Path = Path("runs"),
+    file: Path | None = None,
+    where: str | None = None,
+    by: CommaSeparated[str] | None = None,
+    splits: CommaSeparated[str] | None = None,
+    metric: str = "error",
+    sort: str | None = None,
+    spread: Spread = "rates",
+    threshold: Limit | None = None,
+    format: OutputFormat = "table",
+    to: NewParquet | None = None,
+    **filters: str,
+) -> None:
     """Print one row for each setting, or each combination of the keys of ``by``, and every run
     that is not finished.
 
     Raises:
         UsageError: a wrong option or filter.
     """
-    options = parse(ResultsOptions, words)
-    if options.threshold is not None and options.metric not in RATED:
+    if threshold is not None and metric not in RATED:
         raise UsageError(f"threshold= is for metric={','.join(RATED)}")
-    runs = selected(options)
-    if options.to is not None:
-        runs.write_parquet(options.to)
-        print(f"{options.to}: {counted(len(runs), 'run')}")
+    runs = selected(line, runs_dir, where, filters, file)
+    if to is not None:
+        runs.write_parquet(to)
+        print(f"{to}: {counted(len(runs), 'run')}")
         return
-    shown, rows, notes = _content(runs, options)
-    unfinished = runs.filter(pl.col("state") != "finished")
-    facts = {
-        "metric": options.metric,
-        "interval": "95 %, Wilson, of k of n seeds",
-        "unfinished": unfinished.select(UNFINISHED).to_dicts() if len(runs) else [],
-    }
-    print_tables(options.format, shown, rows, [*notes, *unfinished_notes(runs)], facts)
-
-
-def _content(
-    runs: pl.DataFrame, options: ResultsOptions
-) -> tuple[list[Table], pl.DataFrame, list[str]]:
-    """Return the tables, the same as numbers, and notes."""
-    if runs.is_empty():
-        among = " ".join([str(options.file or options.runs_dir), *options.filters])
-        begin = "leave out a filter, or pe-lab task=flipflop pe=cope makes one in runs"
-        return [], pl.DataFrame(), [f"no runs in {among}: {begin}"]
+    shown, rows, notes = list[Table](), pl.DataFrame(), tuning_note(runs)
     finished = runs.filter(pl.col("state") == "finished")
-    if finished.is_empty():
-        return [], pl.DataFrame(), []
-    named_by = [column_of(key, runs.columns) or key for key in options.by or ()]
-    by, metric = named_by or list(SETTING), options.metric
-    rates = options.spread == "rates"
-    groups = grouped(runs, by, metric, options.splits, options.threshold, rates)
-    names = named(finished)
-    layout = Layout(by, metric, options.spread, options.sort)
-    return tables(groups, names, layout), with_differs(groups, names), tuning_note(runs)
+    if len(finished):
+        named_by = [column_of(key, runs.columns) or key for key in by or ()]
+        by, names = named_by or list(SETTING), named(finished)
+        groups = grouped(runs, by, metric, splits, threshold, spread == "rates")
+        shown = tables(groups, names, Layout(by, metric, spread, sort))
+        rows = with_differs(groups, names)
+    if runs.is_empty():
+        among = " ".join([str(file or runs_dir), *line.filters])
+        begin = "leave out a filter, or pe-lab task=flipflop pe=cope makes one in runs"
+        notes = [f"no runs in {among}: {begin}"]
+    unfinished = runs.filter(pl.col("state") != "finished").select(UNFINISHED)
+    facts = {
+        "metric": metric,
+        "interval": "95 %, Wilson, of k of n seeds",
+        "unfinished": unfinished.to_dicts(),
+    }
+    print_tables(format, shown, rows, [*notes, *unfinished_notes(runs)], facts)

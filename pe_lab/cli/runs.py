@@ -11,63 +11,64 @@ inspect and eval find a run by its hash: pe-lab inspect run=HASH.
 """
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.filesize import decimal
 
 from pe_lab.core.console import console
 from pe_lab.core.errors import PeLabError, RunError
-from pe_lab.core.options import Flag, parse
+from pe_lab.core.options import Line
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
-from pe_lab.results.table import RunOptions, selected
+from pe_lab.results.table import selected
 from pe_lab.store.run_folder import RunFolder
 
 
-class RunsOptions(RunOptions):
-    command = "runs"
-
-    format: OutputFormat = "table"
-    check: Flag = False
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    runs_dir: Path = Path("runs"),
+    where: str | None = None,
+    format: OutputFormat = "table",
+    check: bool = False,
+    **filters: str,
+) -> None:
     """Print the table.
 
     Raises:
         UsageError: a wrong option or filter.
         RunError: with ``check=true``, a file is damaged.
     """
-    options = parse(RunsOptions, words)
-    runs = selected(options)
-    if options.check:
+    runs = selected(line, runs_dir, where, filters)
+    if check:
         check_files(runs)
         return
     names = named(runs).labels if len(runs) else {}
     facts = [_facts(run, names) for run in runs.iter_rows(named=True)]
     facts.sort(key=lambda one: -one["age_s"])
     if facts:
-        size = sum(one["bytes"] for one in facts)
         frame = pl.DataFrame(facts, infer_schema_length=None)
         shown = frame.with_columns(state=pl.struct("state", "step", "steps"))
-        title = f"{counted(len(facts), 'run')}, {_size(size)}"
+        title = f"{counted(len(facts), 'run')}, {decimal(sum(one['bytes'] for one in facts))}"
         table = Table(shown, FORMATS, title, headings=HEADINGS)
-        print_tables(options.format, [table], frame)
+        print_tables(format, [table], frame)
     else:
-        among = " ".join([options.runs_dir, *options.filters])
-        print_tables(options.format, [], notes=[f"no runs in {among}"])
+        among = " ".join([str(runs_dir), *line.filters])
+        print_tables(format, [], notes=[f"no runs in {among}"])
 
 
 def check_files(runs: pl.DataFrame) -> None:
     """Compare the files of these runs with their digests; RunError if one is damaged."""
+    from pe_lab.store.checkpoint import check_digests
+
     damaged = 0
     for path in runs["path"]:
         try:
-            RunFolder(Path(path)).check()
+            check_digests(RunFolder(Path(path)))
         except PeLabError as error:
             damaged += 1
             console().print(str(error), soft_wrap=True)
@@ -99,22 +100,15 @@ def _state(state: dict[str, Any]) -> str:
     return f"{state['state']} {state['step']}/{state['steps']}" if under_way else state["state"]
 
 
-def _scaled(value: float, units: dict[str, float], digits: int) -> str:
-    """Write a number in the largest unit that it reaches."""
-    unit = next((unit for unit, size in units.items() if value >= size), [*units][-1])
-    return f"{value / units[unit]:.{digits}f} {unit}"
-
-
 def _age(seconds: float) -> str:
-    return _scaled(seconds, {"d": 86400, "h": 3600, "min": 60, "s": 1}, 0)
-
-
-def _size(count: float) -> str:
-    return _scaled(count, {"GB": 1e9, "MB": 1e6, "kB": 1e3}, 1)
+    """Write a time in the largest unit that it reaches."""
+    units = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+    unit = next((unit for unit, size in units.items() if seconds >= size), "s")
+    return f"{seconds / units[unit]:.0f} {unit}"
 
 
 FORMATS: dict[str, Format] = {
     **dict.fromkeys(("task", "pe", "seed", "hash", "setting"), str),
-    **{"state": _state, "age_s": _age, "bytes": _size},
+    **{"state": _state, "age_s": _age, "bytes": decimal},
 }
 HEADINGS = {"pe": "encoding", "age_s": "age", "bytes": "size"}

@@ -16,31 +16,30 @@ never overwritten. --config-dir FOLDER adds your tasks.
 
 import inspect
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
 from hydra.utils import get_object
-from rich.table import Table
+from pydantic import PositiveInt
 from rich.text import Text
 
 from pe_lab import __version__
-from pe_lab.cli.train import task_of
+from pe_lab.cli.train import checked
+from pe_lab.config.compose import GROUPS
+from pe_lab.config.schema import CONFIG_KEYS, Config
 from pe_lab.core.batch import FORMAT, SUFFIX, encode_sequences
 from pe_lab.core.config_dir import CHOICES, choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, writing
-from pe_lab.core.files import write_new_file
-from pe_lab.core.options import AtLeastOne, CommaSeparated, Options, parse, without_config_dir
-from pe_lab.core.suggest import check_known
+from pe_lab.core.files import replace_file
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.options import CommaSeparated, Line
+from pe_lab.core.suggest import check_known, did_you_mean
 from pe_lab.core.task import TRAIN, Batch, Task
-
-if TYPE_CHECKING:
-    from pe_lab.config.schema import Config
 
 SEQUENCES, TRAINED = 3, 1000
 """Sequences shown, and sequences of split=train in a file, where n is not given."""
@@ -48,70 +47,91 @@ MOST_TOKENS = 512
 """Tokens shown of one sequence."""
 
 
-class ShowOptions(Options, extra="allow"):
-    """Every other key is one of the run."""
-
-    command = "show"
-
-    split: CommaSeparated[str] | None = None
-    n: AtLeastOne | None = None
-    to: Path | None = None
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *groups: str,
+    split: CommaSeparated[str] | None = None,
+    n: PositiveInt | None = None,
+    to: Path | None = None,
+    **keys: str,
+) -> None:
     """Print choices or sequences, or write a file of sequences.
 
     Raises:
         UsageError: a wrong option, key, group or split, or the file exists.
         RunError: the file cannot be written.
     """
-    config_dir, rest = without_config_dir(words)
-    if all("=" not in word for word in rest):
-        return print_choices(rest)
-    options = parse(ShowOptions, rest)
-    config, task = task_of(options, config_dir)
-    known = [*task.evaluated(), *([TRAIN] if options.to else [])]
-    check_known("show split={}: the task has no such split", options.split, known)
+    if all("=" not in word for word in line.words):
+        return print_choices(groups)
+    if groups:
+        raise UsageError(f"show {groups[0]}: give key=value, or names of groups alone")
+    config, task = task_of(line, keys)
+    splits = split or ([IN_DOMAIN] if to else task.evaluated())
+    known = [*task.evaluated(), *([TRAIN] if to else [])]
+    check_known("show split={}: the task has no such split", splits, known)
     # Imported here: torch takes a second.
-    from pe_lab.train.memory import min_bytes, refuse_beyond
+    from pe_lab.train.batches import check_memory
 
-    n = options.n or (TRAINED if options.to else SEQUENCES)
-    longest = max(task.split(split).n_tokens for split in options.split or task.evaluated())
-    refuse_beyond(f"n={n}", min_bytes(longest, n, 0), "draw fewer sequences, or shorter ones")
-    if options.to is None:
-        for split in options.split or task.evaluated():
-            print_sequences(task, split, options.n or SEQUENCES)
+    sizes = [(task.split(name).n_tokens, n or (TRAINED if to else SEQUENCES)) for name in splits]
+    check_memory("show", sizes, 0, "draw fewer sequences, or shorter ones")
+    if to is None:
+        for name in splits:
+            print_sequences(task, name, n or SEQUENCES)
         return None
-    (split,) = options.split or ["in_domain"]
-    batch = _draw(config, task, split, options.n)
+    if to.suffix != SUFFIX or to.exists() or len(splits) > 1:
+        raise UsageError(
+            f"show to={to}: give one split, and a new file of JSON Lines, "
+            f"to={to.with_suffix(SUFFIX)}; existing files are not overwritten"
+        )
+    batch = draw_sequences(config, task, splits[0], n)
     header = {
         "pe_lab_data": FORMAT,
         "version": __version__,
-        "again": shlex.join(["pe-lab", "show", *words]),
+        "again": str(line),
         "task": config.task,
-        "split": split,
+        "split": splits[0],
         "n": len(batch),
         "seed": config.seed,
         "batch_size": config.train.batch_size,
         "in_order": batch.in_order,
         "vocab": list(task.vocab),
     }
-    write_sequences(options.to, header, batch)
-    read_back = f"read it with task.files={{{split}: {options.to}}}"
-    print(f"{options.to}: {len(batch)} sequences; {read_back}")
+    with writing(to, "another file"):
+        replace_file(to, encode_sequences(header, batch))
+    print(f"{to}: {len(batch)} sequences; read it with task.files={{{splits[0]}: {to}}}")
     return None
+
+
+def task_of(line: Line, keys: Mapping[str, str]) -> tuple[Config, Task]:
+    """The task that these keys of a run choose, and their whole configuration.
+
+    Raises:
+        UsageError: a wrong key, or none of them names a task.
+    """
+    # Imported here: torch takes a second.
+    from pe_lab.train.plan import build_task
+
+    for key in keys:
+        if "." not in key and key not in (*GROUPS, *CONFIG_KEYS):
+            meant = did_you_mean(key, [*line.keys, *GROUPS, *CONFIG_KEYS])
+            raise UsageError(f"show has no key {key}: {meant}")
+    if not {"task", "experiment"} & keys.keys():
+        raise UsageError("show needs a task: give task=NAME, see pe-lab show task for the names")
+    config = checked([*line.flags, *(f"{key}={value}" for key, value in keys.items())])
+    return config, build_task(config.task)
 
 
 def print_choices(groups: Sequence[str]) -> None:
     """Print a line for each choice of these groups, or of all."""
     check_known("show {}: unknown group", groups, CHOICES)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for header in ("choice", "what it is"):
-        table.add_column(header, no_wrap=header == "choice")
-    for group in groups or CHOICES:
-        for name, path in choices(group).items():
-            table.add_row(f"{group}={name}", summary_line(path.read_text("utf-8")))
-    console().print(table)
+    lines = {
+        f"{group}={name}": summary_line(path.read_text("utf-8"))
+        for group in groups or CHOICES
+        for name, path in choices(group).items()
+    }
+    width = max(map(len, lines))
+    for choice, text in lines.items():
+        console().print(f"{choice:<{width}}  {text}", soft_wrap=True)
 
 
 def summary_line(text: str) -> str:
@@ -145,50 +165,30 @@ def print_sequences(task: Task, split: str, n: int) -> None:
 
 def _lines(task: Task, batch: Batch, row: int, width: int) -> Iterator[Text]:
     """A sequence in lines of this width: tokens, and below the scored ones the answers."""
-    length = min(int(batch.real()[row].sum()), MOST_TOKENS)
-    vocab = ["␣" if word == " " else word for word in task.vocab]
-    cells: list[tuple[str, str]] = []
-    for token, target, scored in zip(
-        batch.tokens[row, :length], batch.targets[row], batch.scored[row], strict=False
-    ):
-        pair = vocab[token], vocab[target] if scored else ""
-        size = max(map(len, pair))
-        if 2 + sum(len(above) + 1 for above, _ in cells) + size > width:
-            yield from _two_lines(cells)
-            cells = []
-        cells.append((pair[0].ljust(size), pair[1].ljust(size)))
-    yield from _two_lines(cells)
-    if (left := int(batch.real()[row].sum()) - length) > 0:
-        yield Text(f"  .. {left} more tokens", "dim")
+    length, vocab = int(batch.real()[row].sum()), ["␣" if w == " " else w for w in task.vocab]
+    shown = slice(0, min(length, MOST_TOKENS))
+    tokens = [vocab[token] for token in batch.tokens[row, shown]]
+    pairs = zip(batch.targets[row, shown], batch.scored[row, shown], strict=True)
+    answers = [vocab[target] if scored else "" for target, scored in pairs]
+    size = max(map(len, [*tokens, *answers]))
+    many = max((width - 2) // (size + 1), 1)
+    for start in range(0, len(tokens), many):
+        for words, style in ((tokens, ""), (answers, "bold green")):
+            padded = " ".join(word.ljust(size) for word in words[start : start + many])
+            yield Text(f"  {padded}".rstrip(), style)
+    if length > MOST_TOKENS:
+        yield Text(f"  .. {length - MOST_TOKENS} more tokens", "dim")
 
 
-def _two_lines(cells: Sequence[tuple[str, str]]) -> Iterator[Text]:
-    yield Text("  " + " ".join(token for token, _ in cells))
-    yield Text("  " + " ".join(answer for _, answer in cells).rstrip(), "bold green")
-
-
-def write_sequences(path: Path, header: dict[str, Any], batch: Batch) -> None:
-    """Write a new file that ``task.files`` reads."""
-    if path.suffix != SUFFIX:
-        raise UsageError(
-            f"show to={path}: the format is JSON Lines, give to={path.with_suffix(SUFFIX)}"
-        )
-    if path.exists():
-        raise UsageError(f"show to={path}: the file exists and is not overwritten, give another")
-    with writing(path, "another file"):
-        write_new_file(path, encode_sequences(header, batch))
-
-
-def _draw(config: "Config", task: Task, split: str, n: int | None) -> Batch:
+def draw_sequences(config: Config, task: Task, split: str, n: int | None) -> Batch:
     """The sequences that a run measures, or is trained on in their order."""
     from pe_lab.train.batches import TrainData, evaluation_set
-    from pe_lab.train.plan import sequences_of
+    from pe_lab.train.plan import count_sequences
 
     if split != TRAIN:
         trained, tokens = task.split(TRAIN).n_tokens, task.split(split).n_tokens
-        return evaluation_set(
-            task, split, n or sequences_of(config.eval.sequences, tokens, trained)
-        )
+        usual = count_sequences(config.eval.sequences, tokens, trained)
+        return evaluation_set(task, split, n or usual)
     data = TrainData(task, config.seed, config.train.batch_size)
     if data.finite is not None:
         whole = data.finite.take(np.arange(len(data.finite)))

@@ -16,36 +16,32 @@ cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are ke
 command trains what is missing. docs/suite.md has the protocol.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import CommaSeparated, Flag, Options, parse, without_config_dir
+from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.suggest import check_known, did_you_mean
 from pe_lab.results.format import print_tables
-from pe_lab.store.run_id import excluded
+from pe_lab.store.run_id import is_excluded
 from pe_lab.suite.rows import read_own
 from pe_lab.suite.suite import load_suite
 
 
-class SuiteOptions(Options, extra="allow"):
-    """The keys of ``pe-lab suite``; the others are passed to its runs."""
-
-    command = "suite"
-
-    pe: CommaSeparated[str] | None = None
-    tasks: CommaSeparated[str] | None = None
-    phases: CommaSeparated[str] | None = None
-    columns: CommaSeparated[str] | None = None
-    part: CommaSeparated[str] | None = None
-    dry: Flag = False
-    shipped: Flag = True
-    runs_dir: Path = Path("runs")
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *names: str,
+    pe: CommaSeparated[str] | None = None,
+    tasks: CommaSeparated[str] | None = None,
+    phases: CommaSeparated[str] | None = None,
+    columns: CommaSeparated[str] | None = None,
+    part: CommaSeparated[str] | None = None,
+    dry: bool = False,
+    shipped: bool = True,
+    runs_dir: Path = Path("runs"),
+    **of_runs: str,
+) -> None:
     """Train what is missing of a suite, or with ``dry`` only say what it is.
 
     Raises:
@@ -53,43 +49,37 @@ def show(words: Sequence[str]) -> None:
         PeLabError: a run failed; the same command trains what is missing.
         Interrupted: a signal came; the same command continues.
     """
-    config_dir, rest = without_config_dir(words)
-    names = [word for word in rest if "=" not in word]
-    if not names:
+    if len(names) != 1:
         raise UsageError(f"suite needs the name of a suite: {', '.join(choices('suite'))}")
-    options = parse(SuiteOptions, [word for word in rest if word != names[0]])
-    for key, value in options.others.items():
-        if not key.startswith("hydra") and (not excluded(key) or key in ("force", "debug")):
-            keys = [*SuiteOptions.model_fields, "threads", "device", "tracker"]
-            raise UsageError(
-                f"suite {key}={value}: {did_you_mean(key, keys)}; a suite fixes what it trains"
-            )
+    for key, value in of_runs.items():
+        if not key.startswith("hydra") and (not is_excluded(key) or key in ("force", "debug")):
+            meant = did_you_mean(key, [*line.keys, "threads", "device", "tracker"])
+            raise UsageError(f"suite {key}={value}: {meant}; a suite fixes what it trains")
     # Imported here: torch takes a second.
     from pe_lab.config.compose import CommandLine
     from pe_lab.suite.runs import Known, Trainer, select_steps
     from pe_lab.sweeps.launchers import register_choices
 
-    folder = None if config_dir is None else Path(config_dir)
+    folder = line.config_dir
     suite = load_suite(names[0], folder)
     own = [] if folder is None else [path.stem for path in folder.glob("pe/*.yaml")]
-    entries = [suite.split(name)[0] for name in options.pe or ()]
+    entries = [suite.split(name)[0] for name in pe or ()]
     check_known("pe={}", entries, {*suite.entries, *own, *choices("pe")})
-    named = (options.tasks, options.pe, options.columns, options.phases, options.part)
-    steps = select_steps(suite, *(values or () for values in named))
-    known = Known(suite, read_own(suite, options.runs_dir, folder), use_shipped=options.shipped)
-    table, trainer = known.cost_table(steps), None
+    chosen = (values or () for values in (tasks, pe, columns, phases, part))
+    steps = select_steps(suite, *chosen)
+    known = Known(suite, read_own(suite, runs_dir, folder), use_shipped=shipped)
+    table = known.cost_table(steps)
     missing = table.frame["missing"][-1]
-    if missing and not options.dry:
+    if missing and not dry:
         register_choices()
-        passed = {"hydra/launcher": "joblib", "tracker": "none"} | options.others
-        passed["runs_dir"] = str(options.runs_dir)
-        line = CommandLine([f"{key}={value}" for key, value in passed.items()], True, config_dir)
-        trainer = Trainer(line, suite, options.runs_dir, known)
+        passed = {"hydra/launcher": "joblib", "tracker": "none"} | of_runs
+        words = [f"{key}={value}" for key, value in {**passed, "runs_dir": runs_dir}.items()]
+        trainer = Trainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
         trainer.compose(steps)
     print_tables("table", [table])
     if not missing:
-        console().print(f"nothing is missing: finished runs in {options.runs_dir} count")
-    elif trainer is not None:
+        console().print(f"nothing is missing: finished runs in {runs_dir} count")
+    elif not dry:
         trainer.train(steps)
         where = "" if suite.name == "v2" else f" suite={suite.name}"
         console().print(f"look at it: pe-lab leaderboard{where}")

@@ -13,16 +13,13 @@ import hydra
 from hydra.core.utils import configure_log
 from omegaconf import DictConfig
 
-from pe_lab.config.compose import GROUPS, CommandLine, check_composed, compose, to_hydra
-from pe_lab.config.schema import CONFIG_KEYS, Config
+from pe_lab.config.compose import CommandLine, check_composed, compose, to_hydra
+from pe_lab.config.schema import Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
-from pe_lab.core.options import Options
-from pe_lab.core.suggest import did_you_mean
 from pe_lab.sweeps.launchers import register_choices
 
 if TYPE_CHECKING:
-    from pe_lab.core.task import Task
     from pe_lab.train.plan import Plan
 
 
@@ -54,55 +51,23 @@ def launch(words: Sequence[str]) -> None:
 
 def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
     """The composed configuration and the plan of every job, checked."""
+    # Imported here: torch takes a second.
+    from pe_lab.experiment.load_run import check_origin
+    from pe_lab.train.plan import plan
+
     for word in line.words:
         if word.startswith(("hydra/launcher=", "hydra/sweeper=")) and not line.multirun:
             raise UsageError(f"{word} has no effect on one run: add -m, or leave it out")
     if line.multirun:
         register_choices()
     jobs = compose(line)
-    return jobs, plans_of(jobs)
-
-
-def plans_of(jobs: Sequence[DictConfig]) -> "list[Plan]":
-    """The plan of every composed job."""
-    from pe_lab.experiment.origin import check_origin
-    from pe_lab.train.plan import plan
-
-    return [check_origin(plan(check_composed(cfg))) for cfg in jobs]
-
-
-def checked_jobs(words: Sequence[str]) -> list[Config]:
-    """The checked configuration of every job; raises what ``launch`` would."""
-    return [plan.config for plan in plans_of(compose(CommandLine.parse(words)))]
+    return jobs, [check_origin(plan(check_composed(cfg))) for cfg in jobs]
 
 
 def checked(words: Sequence[str]) -> Config:
     """The checked configuration of one run, which is not planned: its parts may not fit."""
     (cfg,) = compose(CommandLine.parse(words))
     return check_composed(cfg)
-
-
-def task_of(options: Options, config_dir: str | None) -> "tuple[Config, Task]":
-    """The configuration and the task of a command that is about a task: of the words that are not
-    the command's options.
-
-    Raises:
-        UsageError: what ``checked`` raises, or the words name no task.
-    """
-    for key in options.others:
-        if "." not in key and key not in (*GROUPS, *CONFIG_KEYS):
-            meant = did_you_mean(key, [*type(options).model_fields, *GROUPS, *CONFIG_KEYS])
-            raise UsageError(f"{options.command} has no key {key}: {meant}")
-    if not {"task", "experiment"} & options.others.keys():
-        raise UsageError(
-            f"{options.command} needs a task: give task=NAME, see pe-lab show task for the names"
-        )
-    flags = [] if config_dir is None else ["--config-dir", config_dir]
-    config = checked([*flags, *(f"{key}={value}" for key, value in options.others.items())])
-    # Imported here: torch takes a second.
-    from pe_lab.train.plan import build_task
-
-    return config, build_task(config.task)
 
 
 def show_by_hydra(line: CommandLine) -> None:

@@ -14,25 +14,25 @@ continues where it was. force=true measures again. docs/why.md has the intervent
 controls and the rule of the verdict.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
-from pe_lab.cli.run_argument import split_finished
+from pe_lab.cli.arguments import NewParquet, refuse_left_out, split_finished
 from pe_lab.core.console import busy, console, percent
-from pe_lab.core.errors import PeLabError, RunError, UsageError
+from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.options import Flag, parse, without_config_dir
+from pe_lab.core.options import Line
 from pe_lab.core.suggest import counted
-from pe_lab.experiment.signals import stop_on_signal, stopping
+from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
+from pe_lab.explain.diagnose import read_or_diagnose
 from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
-from pe_lab.results.table import RunOptions, by_split, runs_of, selected
+from pe_lab.results.table import by_split, runs_of, selected
 from pe_lab.suite.rows import write_parquet
 from pe_lab.suite.suite import DEFAULT, load_suite
 from pe_lab.suite.verdicts import diagnosis_rows
@@ -47,21 +47,20 @@ CAPTION = (
 )
 
 
-class WhyOptions(RunOptions):
-    """The keys of ``pe-lab why``; every other key selects among the runs, as in results."""
-
-    command = "why"
-
-    run: str = ""
-    split: str | None = None
-    details: Flag = False
-    force: Flag = False
-    format: OutputFormat = "table"
-    to: Path | None = None
-    suite: str = DEFAULT
-
-
-def show(words: Sequence[str]) -> None:
+def show(
+    line: Line,
+    *,
+    run: str = "",
+    runs_dir: Path = Path("runs"),
+    where: str | None = None,
+    split: str | None = None,
+    details: bool = False,
+    force: bool = False,
+    format: OutputFormat = "table",
+    to: NewParquet | None = None,
+    suite: str = DEFAULT,
+    **filters: str,
+) -> None:
     """Diagnose the runs and print the verdicts.
 
     Raises:
@@ -69,87 +68,66 @@ def show(words: Sequence[str]) -> None:
         RunError: some runs could not be diagnosed; the others were.
         Interrupted: stopped by a signal; finished diagnoses are kept.
     """
-    config_dir, rest = without_config_dir(words)
-    options = parse(WhyOptions, rest)
-    if options.to is not None and (options.to.suffix != ".parquet" or options.to.exists()):
-        raise UsageError(f"to={options.to}: give a new .parquet file")
-    suite = load_suite(options.suite, None if config_dir is None else Path(config_dir))
-    paths = _find_paths(options)
-    left_out: list[PeLabError] = []
-    diagnoses = diagnose_runs(paths, options.split, force=options.force, left_out=left_out.append)
-    if not diagnoses:
-        raise left_out[0]
-    cells = group_cells(diagnoses)
-    if options.to is not None:
-        rows = diagnosis_rows(diagnoses, suite)
-        write_parquet(rows, options.to)
-        runs, left = rows["run_id"].n_unique(), len(paths) - rows["run_id"].n_unique()
-        print(f"{options.to}: {runs} runs, {left} left out")
-    elif options.format == "json":
-        numbers = build_frame(diagnoses).to_dicts()
-        print(json.dumps({"verdicts": [cell.facts() for cell in cells], "rows": numbers}))
-    elif options.format == "csv":
-        print(build_frame(diagnoses).write_csv(), end="")
+    of_suite = load_suite(suite, line.config_dir)
+    if run:
+        paths, _ = split_finished(run, runs_dir)
+    elif line.filters:
+        runs = selected(line, runs_dir, where, filters).filter(pl.col("state") == "finished")
+        paths = list(map(Path, runs["path"]))
     else:
-        if options.format == "table" and len(cells) <= SENTENCES:
-            console().print("\n".join(cell.sentence for cell in cells), soft_wrap=True)
-        table = (
-            table_of_cells(cells) if len(cells) > 1 else table_of_rows(cells[0], options.details)
-        )
-        print_tables(options.format, [table])
-    if left_out:
-        reasons = "; ".join(map(str, left_out))
-        raise RunError(f"{len(left_out)} of {len(paths)} runs not diagnosed: {reasons}")
+        raise UsageError("why needs finished runs: give run=FOLDER, or task=recall pe=rope")
+    if not paths:
+        raise UsageError(f"why {' '.join(line.filters)}: no finished run in {runs_dir}")
+    diagnoses, errors = diagnose_runs(paths, split, force=force)
+    if not diagnoses:
+        raise errors[0]
+    if to is not None:
+        rows = diagnosis_rows(diagnoses, of_suite)
+        write_parquet(rows, to)
+        written = rows["run_id"].n_unique()
+        print(f"{to}: {written} runs, {len(paths) - written} left out")
+    else:
+        print_verdicts(diagnoses, details, format)
+    refuse_left_out(errors, len(paths), "diagnosed")
 
 
 def diagnose_runs(
-    paths: Sequence[Path],
-    split: str | None = None,
-    *,
-    force: bool = False,
-    left_out: Callable[[PeLabError], None] | None = None,
-) -> list[Diagnosed]:
-    """Diagnose finished runs; each is recorded at once, so that the same call goes on.
+    paths: Sequence[Path], split: str | None = None, *, force: bool = False
+) -> tuple[list[Diagnosed], list[PeLabError]]:
+    """Diagnose finished runs, and return the errors of those that cannot be.
+
+    Each is recorded at once, so that the same call goes on.
 
     Args:
         split: None: for each setting the one with the highest mean error over these runs.
-        left_out: called with the error of a run that cannot be diagnosed; None: it is raised.
     """
-    # Imported here: torch takes a second.
-    from pe_lab.explain.diagnose import read_or_diagnose
-
     runs = runs_of(paths)
     names, worst = named(runs).labels, _worst_splits(runs)
-    diagnoses: list[Diagnosed] = []
+    diagnoses, errors = list[Diagnosed](), list[PeLabError]()
     with stop_on_signal():
         for done, row in enumerate(runs.iter_rows(named=True), 1):
-            if (stop := stopping()) is not None:
+            if (stop := get_interrupt()) is not None:
                 raise stop
             path, setting = Path(row["path"]), row["setting"] or ""
             try:
                 with busy(f"diagnosing {done} of {len(paths)}"):
                     one = read_or_diagnose(path, split or worst.get(setting), force=force)
             except PeLabError as error:
-                if left_out is None:
-                    raise
-                left_out(error)
+                errors.append(error)
                 continue
             label = " ".join([row["pe"], names.get(setting, "")]).strip()
             diagnoses.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
-    return diagnoses
+    return diagnoses, errors
 
 
-def _find_paths(options: WhyOptions) -> list[Path]:
-    """The finished runs that the options name or select."""
-    if options.run:
-        return split_finished(options.run, Path(options.runs_dir))[0]
-    if not options.filters:
-        raise UsageError("why needs finished runs: give run=FOLDER, or task=recall pe=rope")
-    runs = selected(options)
-    paths = [] if runs.is_empty() else runs.filter(pl.col("state") == "finished")["path"].to_list()
-    if not paths:
-        raise UsageError(f"why {' '.join(options.filters)}: no finished run in {options.runs_dir}")
-    return [Path(path) for path in paths]
+def print_verdicts(diagnoses: Sequence[Diagnosed], details: bool, format: OutputFormat) -> None:
+    """Print a sentence for each of few settings, and the table."""
+    cells = group_cells(diagnoses)
+    if format == "table" and len(cells) <= SENTENCES:
+        console().print("\n".join(cell.sentence for cell in cells), soft_wrap=True)
+    table = table_of_cells(cells) if len(cells) > 1 else table_of_rows(cells[0], details)
+    verdicts = {"verdicts": [cell.facts() for cell in cells]}
+    print_tables(format, [table], build_frame(diagnoses), facts=verdicts)
 
 
 def _worst_splits(runs: pl.DataFrame) -> dict[str, str]:

@@ -12,10 +12,24 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from pe_lab.core.errors import UsageError, reason
-from pe_lab.core.moved import MOVED
 from pe_lab.core.validation import CLOSED, as_yaml, problem, to_json
 
 T = TypeVar("T")
+_FILES = {
+    "rope_scaling": {
+        **{"pi": "PI", "ntk_old": "NTKOld", "ntk_fixed": "NTKFixed", "ntk_mixed": "NTKMixed"},
+        **{"yarn": "YaRN", "dynamic_ntk": "DynamicNTK", "longrope": "LongRoPE"},
+    },
+    "rerope": {"leaky_rerope": "LeakyReRoPE", "self_extend": "SelfExtend"},
+    "grape": {"grape_a": "GRAPEA", "grape_ap": "GRAPEAP", "grape_m": "GRAPEM"},
+}
+MOVED = {
+    f"pe_lab.pe.{old}.{name}": f"pe_lab.pe.{new}.{name}"
+    for new, files in _FILES.items()
+    for old, name in files.items()
+}
+"""The recorded ``_target_`` -> today's. The identity of a run has the recorded one."""
+RECORDED = {new: old for old, new in MOVED.items()}
 
 
 class Section(dict[str, Any]):
@@ -51,6 +65,7 @@ def check_section(section: Mapping[str, Any], key: str, base: type, leading: int
     """The section, checked against the signature of its class; a checked one is returned as it is.
 
     Args:
+        section: ``_target_`` is the dotted path of a class, or the class.
         key: the section's key, for messages.
         base: what the class must derive from.
         leading: the number of first arguments, which no section holds.
@@ -60,8 +75,8 @@ def check_section(section: Mapping[str, Any], key: str, base: type, leading: int
     """
     if isinstance(section, Section):
         return section
-    path = str(section.get("_target_"))
-    target = find_class(MOVED.get(path, path), f"{key}._target_={as_yaml(path)}", base)
+    path: Any = section.get("_target_")
+    target = find_class(MOVED.get(path, path), f"{key}._target_={as_yaml(str(path))}", base)
     schema, names = _schema(target, leading)
     values = {name: value for name, value in section.items() if name != "_target_"}
     try:
@@ -80,15 +95,16 @@ def instantiate(section: Mapping[str, Any], key: str, base: type[T], *leading: A
     return made
 
 
-def find_class(path: str, word: str, base: type) -> Any:
+def find_class(path: Any, word: str, base: type) -> Any:
     """The class with a dotted path, derived from ``base``.
 
     Args:
+        path: the class itself is returned.
         word: key and value that name it, for messages.
     """
-    module, _, name = path.rpartition(".")
+    module, _, name = str(path).rpartition(".")
     try:
-        target = getattr(import_module(module), name)
+        target = path if inspect.isclass(path) else getattr(import_module(module), name)
     except Exception as error:
         raise UsageError(
             f"{word} cannot be imported ({type(error).__name__}: {reason(error)}): give the dotted "

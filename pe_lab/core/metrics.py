@@ -22,8 +22,9 @@ Z_95 = 1.959963984540054
 
 
 def metric_prefix(split: str) -> str:
-    """``in_domain``, or ``ood/<split>``: what the names of a split's metrics begin with."""
-    return split if split == IN_DOMAIN else f"{OOD}/{split}"
+    """``in_domain``, or ``ood/<split>``: what the names of a split's metrics begin with; ``ood`` is
+    the mean of all the latter."""
+    return split if split in (IN_DOMAIN, OOD) else f"{OOD}/{split}"
 
 
 def metric_name(split: str, name: str) -> str:

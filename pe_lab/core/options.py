@@ -1,91 +1,115 @@
-"""The key=value options of a command, checked against one pydantic model per command."""
+"""A command is a function: its keyword parameters are its keys, and their types the limits.
+
+    def show(line: Line, *names: str, n: PositiveInt = 3, **others: str) -> None:
+
+``names`` takes the words without ``=``, and ``others`` the keys that are not parameters; a command
+without them refuses such words.
+"""
 
 import argparse
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from pe_lab.core.config_dir import VARIABLE, use_config_dir
 from pe_lab.core.errors import UsageError
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.validation import problem
 
-
-class Options(BaseModel):
-    """Base class of a command's options: fields are keys, types are limits.
-
-    The ``description`` of a required field says what the command needs. A subclass with
-    ``extra="allow"`` keeps unknown keys in ``others``.
-    """
-
-    command: ClassVar[str]
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @property
-    def others(self) -> dict[str, str]:
-        """The keys that are not fields and their values, as written."""
-        return dict(self.model_extra or {})
-
-
-T = TypeVar("T", bound=Options)
-
-
-def _split(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    return list(dict.fromkeys(entry.strip() for entry in value.split(",") if entry.strip()))
-
-
 E = TypeVar("E")
+
+
+def _split(text: str) -> list[str]:
+    return list(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
+
+
 CommaSeparated = Annotated[list[E], BeforeValidator(_split), Field(min_length=1)]
 """Values separated by commas, each kept once."""
 ALIKE = {"split": "splits", "splits": "split"}
 """A command has one of the two, and takes the other for it."""
-AtLeastOne = Annotated[int, Field(ge=1)]
-Flag = bool
-"""``true`` or ``false``, in any case."""
 
 
-def parse(model: type[T], words: Sequence[str]) -> T:
-    """The options in ``words``, except ``debug``, which ``cli.main`` reads.
+@dataclass(frozen=True)
+class Line:
+    """The command line of a command.
+
+    Args:
+        words: after the command, without ``--config-dir``.
+        filters: those of ``where`` and of keys that are not the command's own.
+        config_dir: the folder of ``--config-dir``.
+        keys: the command's own.
+    """
+
+    command: str
+    words: Sequence[str]
+    filters: Sequence[str]
+    config_dir: Path | None
+    keys: Sequence[str]
+
+    def __str__(self) -> str:
+        """The line as it is typed."""
+        return shlex.join(["pe-lab", self.command, *self.flags, *self.words])
+
+    @property
+    def flags(self) -> list[str]:
+        """``--config-dir`` and its folder, or nothing."""
+        return [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
+
+
+def call(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
+    """Call a command with the words of its line. ``cli.main`` reads ``debug``, which any may have.
 
     Raises:
         UsageError: a word is not key=value, its key is unknown or repeated, or its value is not
             allowed.
     """
-    values: dict[str, str] = {}
-    for word in words:
+    config_dir, rest = _without_config_dir(words)
+    model, takes_names = _model(name, command)
+    keys, names, values = list(model.model_fields), list[str](), dict[str, str]()
+    for word in rest:
         key, equals, value = word.partition("=")
-        if not equals or key.startswith("-"):
-            meant = did_you_mean(key.lstrip("-"), model.model_fields)
-            raise UsageError(f"{model.command} {word}: give key=value; {meant}")
-        if key not in model.model_fields and ALIKE.get(key) in model.model_fields:
+        if key not in keys and ALIKE.get(key) in keys:
             key = ALIKE[key]
         if key in values:
-            raise UsageError(f"{model.command} {word}: {key} is given twice, keep one")
-        values[key] = value
+            raise UsageError(f"{name} {word}: {key} is given twice, keep one")
+        if equals and not key.startswith("-"):
+            values[key] = value
+        elif takes_names and not equals and not key.startswith("-"):
+            names.append(word)
+        else:
+            meant = did_you_mean(key.lstrip("-"), keys)
+            raise UsageError(f"{name} {word}: give key=value; {meant}")
     values.pop("debug", None)
+    filters = [f"{k}={value}" for k, value in values.items() if k == "where" or k not in keys]
     try:
-        return model.model_validate(values)
+        checked = dict(model.model_validate(values))
     except ValidationError as error:
-        first: Any = error.errors()[0]
-        field = model.model_fields.get(str(first["loc"][0])) if first["loc"] else None
-        if field and field.is_required() and first["type"] in ("missing", "string_too_short"):
-            raise UsageError(f"{model.command} needs {field.description}") from None
-        message = problem(error, values, known=model.model_fields)
-        raise UsageError(f"{model.command} {message}") from None
+        raise UsageError(f"{name} {problem(error, values, known=keys)}") from None
+    command(Line(name, rest, filters, config_dir, keys), *names, **checked)
 
 
-def without_config_dir(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The folder of ``--config-dir``, None without it, and the other words.
+def _model(name: str, command: Callable[..., None]) -> tuple[type[BaseModel], bool]:
+    """The keys of a command as a model of pydantic, and whether it takes words without ``=``."""
+    parameters = inspect.signature(command).parameters.values()
+    hints, kinds = get_type_hints(command, include_extras=True), {one.kind for one in parameters}
+    own = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+    fields: Any = {one.name: (hints[one.name], one.default) for one in own}
+    others = "allow" if inspect.Parameter.VAR_KEYWORD in kinds else "forbid"
+    config = ConfigDict(extra=others, allow_inf_nan=False)  # type: ignore[typeddict-item]
+    model = create_model(name, __config__=config, **fields)
+    return model, inspect.Parameter.VAR_POSITIONAL in kinds
 
-    Raises:
-        UsageError: it is not a folder.
-    """
+
+def _without_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The folder of ``--config-dir``, None without it, and the other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd", default=os.environ.get(VARIABLE))
+    parser.add_argument("--config-dir", "-cd", type=Path, default=os.environ.get(VARIABLE))
     try:
         flags, rest = parser.parse_known_args(words)
     except argparse.ArgumentError:

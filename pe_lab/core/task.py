@@ -17,7 +17,7 @@ from pe_lab.core.batch import Bools as Bools
 from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
 from pe_lab.core.errors import reason
-from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.metrics import IN_DOMAIN, OOD
 from pe_lab.core.suggest import did_you_mean
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -55,7 +55,7 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         for name, changes in self.splits.items():
-            if name in (TRAIN, IN_DOMAIN):
+            if name in (TRAIN, IN_DOMAIN, OOD):
                 raise ValueError(f"a split cannot be called {name}; choose another name")
             if fixed := self.fixed & changes.keys():
                 raise ValueError(f"split {name} cannot change {', '.join(sorted(fixed))}")

@@ -54,7 +54,7 @@ class Tracker:
         """End the run; ``summary`` is the content of summary.json, None if it is not finished."""
 
     def remedy(self) -> str:
-        """What the user can do after an error of one of these methods."""
+        """Return what the user can do after an error of one of these methods."""
         return "tracker=none does without it"
 
     def abort(self) -> None:

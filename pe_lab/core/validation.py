@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,10 +35,12 @@ def problem(
         known: the dotted keys to choose from, where one is unknown.
     """
     first = min(error.errors(), key=lambda one: one["type"] not in UNKNOWN)
-    path = [part for part in first["loc"] if part != "[key]"]
-    # Of a union, pydantic adds the name of each type to the path.
-    while path and not isinstance(at(values, path[:-1]), (dict, list)):
-        path.pop()
+    path, inner = [], values
+    for part in first["loc"]:
+        # Pydantic adds "[key]", and of a union the name of each type.
+        if part != "[key]" and isinstance(inner, (dict, list)):
+            path.append(part)
+            inner = dict(enumerate(inner) if isinstance(inner, list) else inner).get(part)
     key = ".".join(map(str, [prefix, *path] if prefix else path))
     assignment = f"{key}={as_yaml(first['input'])}" if key else as_yaml(first["input"])
     if first["type"] in UNKNOWN:
@@ -59,30 +61,17 @@ def to_json(values: Any) -> str:
     """JSON for strict validation: true is no number there, and a list may be a tuple. Whole floats
     are integers, so that 1e4 may be a number of steps."""
 
-    def settle(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: settle(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [settle(one) for one in value]
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+    def settle(number: str) -> float:
+        value = float(number)
+        return int(value) if value.is_integer() else value
 
-    return json.dumps(settle(values))
+    return json.dumps(json.loads(json.dumps(values), parse_float=settle))
 
 
 def as_yaml(value: Any, longest: int = 60) -> str:
     """A value as YAML writes it, a long one shortened."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= longest else f"{text[:longest]}.."
-
-
-def at(values: Any, path: Sequence[int | str]) -> Any:
-    """The value at a path, or None where the path leads nowhere."""
-    try:
-        for part in path:
-            values = values[int(part)] if isinstance(values, list) else values.get(part)
-    except (AttributeError, IndexError, ValueError):
-        return None
-    return values
 
 
 def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> tuple[T, Any]:

@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from pe_lab.config.schema import Config, to_dict
 from pe_lab.core.errors import UsageError
-from pe_lab.core.rng import generator
 from pe_lab.core.suggest import check_known
-from pe_lab.core.task import Batch, Task
+from pe_lab.core.task import Task
 from pe_lab.evaluate.record import TRAINED, Measurement
 from pe_lab.evaluate.swap_encoding import (
     EncodingSpec,
@@ -21,10 +18,9 @@ from pe_lab.evaluate.swap_encoding import (
 from pe_lab.experiment.load_run import LoadedRun
 from pe_lab.models.base import Model
 from pe_lab.pe.rope import stretch_factor
-from pe_lab.store.run_id import any_seed, identity
-from pe_lab.train.batches import evaluation_set
-from pe_lab.train.memory import min_bytes, refuse_beyond
-from pe_lab.train.plan import Plan, sequences_of, usage_errors
+from pe_lab.store.run_id import drop_seed, identity
+from pe_lab.train.batches import check_memory
+from pe_lab.train.plan import Plan, count_sequences, usage_errors
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Cell:
     message: str | None
 
 
-def cells(
+def make_cells(
     run: LoadedRun,
     encodings: Sequence[EncodingSpec],
     splits: Sequence[str],
@@ -66,8 +62,8 @@ def cells(
     generate: bool = False,
     config_dir: str | None = None,
 ) -> list[Cell]:
-    """The cells of a run, by encoding (the trained one first), split and length; the arguments are
-    those of ``evaluate``.
+    """Return the cells of a run, by encoding (the trained one first), split and length; the
+    arguments are those of ``evaluate``.
 
     Raises:
         UsageError: the run cannot be evaluated in this way.
@@ -113,12 +109,9 @@ def _cell(
     generate: bool,
 ) -> Cell:
     tokens, message, positions = task.n_tokens, None, None
-    n = sequences_of(most, tokens, run.plan.dims.train_len)
-    refuse_beyond(
-        f"lengths={length}",
-        min_bytes(tokens, n, run.plan.dims.d_model),
-        "give shorter lengths or fewer sequences",
-    )
+    n = count_sequences(most, tokens, run.plan.dims.train_len)
+    remedy = "give shorter lengths or fewer sequences"
+    check_memory(f"lengths={length}", [(tokens, n)], run.plan.dims.d_model, remedy)
     try:
         positions = run.plan.positions.limit_for(task, training=False)
     except ValueError as error:
@@ -144,7 +137,7 @@ def _cell(
     )
     read = dict(model.named_parameters())
     left_out = sum(p.numel() for name, p in run.model.named_parameters() if name not in read)
-    setting = identity(any_seed(run.summary["config"]), run.plan.task.contents())
+    setting = identity(drop_seed(run.summary["config"]), run.plan.task.contents())
     return Cell(
         run.path, run.plan.config, setting, encoding, length, task, plan, measurement,
         _scale(plan, model), left_out, message,
@@ -152,8 +145,8 @@ def _cell(
 
 
 def _plan_at(run: LoadedRun, config: Config, positions: int, tokens: int) -> Plan:
-    """The plan with another encoding. One whose parameters depend on the length, such as a table
-    of positions, is built for the length of training."""
+    """Return the plan with another encoding. One whose parameters depend on the length, such as a
+    table of positions, is built for the length of training."""
     dims = replace(run.plan.dims, max_len=positions, test_len=tokens)
     at_length = replace(run.plan, config=config, dims=dims)
     try:
@@ -165,19 +158,9 @@ def _plan_at(run: LoadedRun, config: Config, positions: int, tokens: int) -> Pla
 
 
 def _scale(plan: Plan, model: Model) -> float | None:
-    """The encoding's k; None where it has none, or more than one."""
+    """Return the encoding's k; None where it has none, or more than one."""
     pe, whole = plan.config.pe, any(encoding.whole_sequence for encoding in model.encodings)
     # A factor makes a different scale of k (dynamic_ntk), and random positions one per sequence.
     random = whole and plan.dims.longest != plan.dims.max_len
     fixed = "k" in pe and pe.get("factor", 1) == 1 and not random
     return stretch_factor(plan.dims, pe["k"]) if fixed else None
-
-
-def draw_sequences(plan: Plan, split: str, task: Task, n: int) -> Batch:
-    """The first n sequences of a split, those of training's evaluation at the usual length."""
-    if task.n_tokens == plan.task.split(split).n_tokens:
-        return evaluation_set(plan.task, split, n)
-    stored = task.stored(split)
-    if stored is not None:
-        return stored.take(np.arange(min(n, len(stored))))
-    return task.sample(generator(0, "evaluation", split), n)

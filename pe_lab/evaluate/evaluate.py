@@ -11,7 +11,6 @@ the sequences of the run's final evaluation.
 """
 
 import json
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,10 +21,11 @@ from typing import Any
 import polars as pl
 import torch
 
+from pe_lab.core.console import logger
 from pe_lab.core.errors import PeLabError, RunError, UsageError, is_out_of_memory
-from pe_lab.core.metrics import GENERATED, IN_DOMAIN, generated_metrics
+from pe_lab.core.metrics import GENERATED, IN_DOMAIN, compute_metrics, generated_metrics
 from pe_lab.core.task import Batch, Task
-from pe_lab.evaluate.cells import Cell, cells, draw_sequences
+from pe_lab.evaluate.cells import Cell, make_cells
 from pe_lab.evaluate.record import (
     CELL_COLUMNS,
     METRIC_COLUMNS,
@@ -34,13 +34,12 @@ from pe_lab.evaluate.record import (
     not_finite,
 )
 from pe_lab.evaluate.swap_encoding import parse_encodings, transfer_weights
-from pe_lab.experiment.environment import environment, prepare
+from pe_lab.experiment.environment import describe_environment, prepare_process
 from pe_lab.experiment.load_run import LoadedRun, load
-from pe_lab.experiment.signals import stop_on_signal, stopping
+from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.models.base import Model
+from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
-
-logger = logging.getLogger("pe_lab")
 
 
 def evaluate(
@@ -110,7 +109,7 @@ def evaluate(
                 raise
             left_out(error)
             continue
-        table += cells(run, specs, splits, lengths, **options)
+        table += make_cells(run, specs, splits, lengths, **options)
         records[path] = record
     measurer, rows = Measurer(device, threads), []
     with stop_on_signal():
@@ -150,12 +149,12 @@ class Measurer:
         self.sequences: dict[str, Batch] = {}
 
     def measure(self, cell: Cell) -> dict[str, Any]:
-        """The columns of a row other than its measurement."""
+        """Return the columns of a row other than its measurement."""
         began, config, what = perf_counter(), cell.trained, cell.measurement
         if self.run is None or self.run.path != cell.path:
             self.run = load(cell.path)
         changes = {"device": self.device, "threads": self.threads}
-        device = prepare(replace(config, **changes))  # type: ignore[type-var]
+        device = prepare_process(replace(config, **changes))  # type: ignore[type-var]
         data = self._sequences(cell, what.split, cell.task, what.sequences)
         if not data.scored.any():
             raise UsageError(
@@ -165,7 +164,7 @@ class Measurer:
         n = cell.plan.sequences(IN_DOMAIN, config.eval.sequences)
         reference = self._sequences(cell, IN_DOMAIN, cell.plan.task.split(IN_DOMAIN), n)
         numbers = _numbers(cell, transfer_weights(self.run.model, cell.plan).to(device), data)
-        facts = environment(self.threads, device.type, device.index)
+        facts = describe_environment(self.threads, device.type, device.index)
         return {
             **{"encoding": cell.encoding, "k": cell.scale, **numbers},
             "guess": cell.task.guess(reference, data),
@@ -179,20 +178,22 @@ class Measurer:
     def _sequences(self, cell: Cell, split: str, task: Task, n: int) -> Batch:
         key = json.dumps([cell.trained.task, split, task.n_tokens, n], sort_keys=True)
         if key not in self.sequences:
-            self.sequences[key] = draw_sequences(cell.plan, split, task, n)
+            usual = task.n_tokens == cell.plan.task.split(split).n_tokens
+            drawn = evaluation_set(cell.plan.task, split, n, None if usual else task)
+            self.sequences[key] = drawn
         return self.sequences[key]
 
 
 def _numbers(cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
-    """The metrics; the batch is halved while memory runs out."""
+    """Return the metrics; the batch is halved while memory runs out."""
     tokens, split = data.tokens.shape[1], cell.measurement.split
     rows = max(1, min(len(data), cell.plan.config.eval.batch_tokens // tokens))
     while True:
         evaluator = Evaluator(cell.plan, model, {split: data}, _poll, rows * tokens)
         try:
-            numbers: dict[str, Any] = evaluator.answers(split).metrics()
+            numbers: dict[str, Any] = compute_metrics(evaluator.answers(split))
             if cell.measurement.generated:
-                numbers |= generated_metrics(evaluator.generated(split).metrics())
+                numbers |= generated_metrics(compute_metrics(evaluator.generated(split)))
             return numbers
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -208,5 +209,5 @@ def _numbers(cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
 
 
 def _poll() -> None:
-    if (stop := stopping()) is not None:
+    if (stop := get_interrupt()) is not None:
         raise stop

@@ -14,9 +14,8 @@ import polars as pl
 
 from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import GENERATED, METRICS
-from pe_lab.store.files import sealed_lines
-from pe_lab.store.run_folder import RunFolder
-from pe_lab.store.run_id import with_added
+from pe_lab.store.run_folder import RunFolder, seal_lines
+from pe_lab.store.run_id import add_new_keys
 
 NAME = "evaluations.jsonl"
 # Stands for the encoding that a run was trained with.
@@ -65,7 +64,7 @@ REMEDY = "remove it, and pe-lab eval measures again"
 
 
 def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
-    """The rows of a run's record; none where there is no record.
+    """Return the rows of a run's record; none where there is no record.
 
     Raises:
         DamagedError: the record is not as it was written, or is that of another run.
@@ -76,12 +75,12 @@ def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _key(row: Mapping[str, Any]) -> str:
     # Classes have moved since the first rows were recorded.
-    values = {**row, **with_added({"pe": row["pe"]})}
+    values = {**row, **add_new_keys({"pe": row["pe"]})}
     return json.dumps([values.get(name) for name in _IDENTITY], sort_keys=True)
 
 
 def not_finite(row: Mapping[str, Any]) -> str:
-    """The metrics that were infinite or NaN: null in a row, where others are absent."""
+    """Return the metrics that were infinite or NaN: null in a row, where others are absent."""
     names = {**METRIC_COLUMNS, **dict.fromkeys(GENERATED)}
     return " ".join(name for name in names if name in row and row[name] is None)
 
@@ -99,7 +98,7 @@ class Evaluations:
         self.rows = read_evaluations(self.folder)
 
     def find(self, measurement: Measurement) -> dict[str, Any] | None:
-        """The last row of this measurement, with generated answers if it asks for them."""
+        """Return the last row of this measurement, with generated answers if it asks for them."""
         key = _key(vars(measurement))
         same = (row for row in reversed(self.rows) if _key(row) == key)
         return next((r for r in same if r.get("generated") or not measurement.generated), None)
@@ -126,5 +125,5 @@ class Evaluations:
             self.folder.make()
             # Another process may have added rows.
             self.rows = [*read_evaluations(self.folder), row]
-            self.folder.write(NAME, sealed_lines(self.rows))
+            self.folder.write(NAME, seal_lines(self.rows))
         return row

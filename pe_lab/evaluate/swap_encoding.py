@@ -11,8 +11,8 @@ from pe_lab.config.schema import Config, check, to_dict
 from pe_lab.core.errors import UsageError
 from pe_lab.core.validation import as_yaml
 from pe_lab.evaluate.record import TRAINED
+from pe_lab.experiment.load_run import encoding_classes
 from pe_lab.models.base import Model
-from pe_lab.pe.base import PositionalEncoding
 from pe_lab.train.encodings import initial_encodings, reason_to_refuse
 from pe_lab.train.plan import Plan
 
@@ -27,7 +27,7 @@ class EncodingSpec:
 
 
 def parse_encodings(text: str) -> list[EncodingSpec]:
-    """The comma-separated encodings of ``pe=``, without duplicates and ``trained``."""
+    """Return the comma-separated encodings of ``pe=``, without duplicates and ``trained``."""
     return [_parse(part) for part in dict.fromkeys(_split(text, ",")) if part != TRAINED]
 
 
@@ -57,8 +57,8 @@ def _split(text: str, separator: str) -> list[str]:
 def swap_encoding(
     config: Config, spec: EncodingSpec, k: float | None = None, config_dir: str | None = None
 ) -> Config:
-    """A run's configuration with its encoding replaced. A key that both encodings have keeps its
-    trained value unless ``spec`` overrides it.
+    """Return a run's configuration with its encoding replaced. A key that both encodings have keeps
+    its trained value unless ``spec`` overrides it.
 
     Args:
         k: the scale, if the encoding has one and ``spec`` does not override it.
@@ -99,7 +99,7 @@ class MissingWeightsError(UsageError):
 
 
 def transfer_weights(trained: Model, plan: Plan) -> Model:
-    """The planned model with the trained weights, in evaluation mode.
+    """Return the planned model with the trained weights, in evaluation mode.
 
     Raises:
         MissingWeightsError: it has weights that the run has not trained.
@@ -123,18 +123,13 @@ def transfer_weights(trained: Model, plan: Plan) -> Model:
 
 
 def _missing_weights(model: Model, trained: Model) -> list[str]:
-    """The model's weights that the trained one lacks, or that belong to an unrelated encoding,
-    where equal names and shapes mean nothing."""
-    weights = trained.state_dict()
-    missing = [
-        name
-        for name, weight in model.state_dict().items()
-        if name not in weights or weights[name].shape != weight.shape
-    ]
-    trained_modules = dict(trained.named_modules(remove_duplicate=False))
-    for path, module in model.named_modules(remove_duplicate=False):
-        other = trained_modules.get(path)
-        related = isinstance(module, type(other)) or isinstance(other, type(module))
-        if isinstance(module, PositionalEncoding) and not related:
-            missing += [f"{path}.{name}" for name in module.state_dict()]
+    """Return the model's weights that the trained one lacks, or that belong to an unrelated
+    encoding, where equal names and shapes mean nothing."""
+    weights, missing = trained.state_dict(), []
+    classes, trained_classes = encoding_classes(model), encoding_classes(trained)
+    for name, weight in model.state_dict().items():
+        here, there = classes.get(name, Model), trained_classes.get(name, Model)
+        related = issubclass(here, there) or issubclass(there, here)
+        if not related or name not in weights or weights[name].shape != weight.shape:
+            missing.append(name)
     return missing

@@ -29,7 +29,7 @@ SUMS = ("threads", "device", "deterministic")
 """Facts of a start that set the order of sums, and are not part of a run's identity."""
 
 
-def prepare(config: Config, number: int = 0) -> torch.device:
+def prepare_process(config: Config, number: int = 0) -> torch.device:
     """Apply the process-wide settings of a run and return its device.
 
     Args:
@@ -47,16 +47,12 @@ def prepare(config: Config, number: int = 0) -> torch.device:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # Far attention weights underflow, and arithmetic on denormals is slow.
     torch.set_flush_denormal(True)
-    if not _on_gpu(config):
+    if config.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", number % torch.cuda.device_count())
     # Its generator and its name are later requested without an index.
     torch.cuda.set_device(device)
     return device
-
-
-def _on_gpu(config: Config) -> bool:
-    return config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
 
 
 def keep_freed_memory() -> None:
@@ -72,15 +68,15 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 2**31 - 1)
 
 
-def processor() -> str | None:
-    """The model name of the processor, such as AMD EPYC 9654; None where it is not known."""
+def read_processor() -> str | None:
+    """Return the model name of the processor, such as AMD EPYC 9654; None where it is not known."""
     with suppress(OSError), Path("/proc/cpuinfo").open(errors="replace") as lines:
         names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
         return next(names, "").strip() or None
     return platform.processor() or None
 
 
-def environment(
+def describe_environment(
     threads: int,
     device: str,
     gpu_index: int | None = None,
@@ -92,11 +88,11 @@ def environment(
             versions[name] = metadata.version(name)
     return {
         "command": sys.argv,
-        **git_revision(),
+        **read_git_revision(),
         "python": platform.python_version(),
         "versions": versions,
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": read_processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "device": device,
@@ -106,8 +102,8 @@ def environment(
     }
 
 
-def git_revision() -> dict[str, Any]:
-    """The commit of pe-lab's code, and whether files differ from it; None outside of git."""
+def read_git_revision() -> dict[str, Any]:
+    """Return the commit of pe-lab's code, and whether files differ from it; None outside of git."""
     source = Path(__file__).parent
     command = ["git", "-C", str(source), "status", "--porcelain=v2", "--branch", "."]
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -131,17 +127,14 @@ def set_threads(trainer: Trainer, *, swept: bool) -> None:
     if threads == "auto" and (swept or trainer.device.type != "cpu"):
         threads = 1
     elif threads == "auto":
+        weights = sum(p.numel() for p in trainer.model.parameters() if p.dim() >= 2)
+        rows = trainer.config.batch_size // trainer.config.accumulate
+        # Of a step's products with weights, forward and backward.
+        flop = 6.0 * weights * rows * trainer.plan.dims.train_len
         previous = [start["threads"] for start in trainer.folder.starts()[-1:]]
-        needed = previous[0] if previous else int(count_flop(trainer) / FLOP_PER_THREAD)
+        needed = previous[0] if previous else int(flop / FLOP_PER_THREAD)
         threads = min(max(1, needed), int(cpu_count(only_physical_cores=True)))
     torch.set_num_threads(int(threads))
-
-
-def count_flop(trainer: Trainer) -> float:
-    """Roughly the floating-point operations of a training step's products with weights."""
-    weights = sum(p.numel() for p in trainer.model.parameters() if p.dim() >= 2)
-    cfg = trainer.plan.config.train
-    return 6.0 * weights * (cfg.batch_size // cfg.accumulate) * trainer.plan.dims.train_len
 
 
 def record_start(
@@ -159,12 +152,12 @@ def record_start(
         "time": time.time(),
         "sweep": sweep,
         "deterministic": plan.config.deterministic,
-        **environment(torch.get_num_threads(), device.type, device.index),
+        **describe_environment(torch.get_num_threads(), device.type, device.index),
         "contents": plan.task.contents(),
         "null_keys": sorted(plan.null_values),
         "lineage": lineage or (starts[-1].get("lineage", []) if starts else []),
     }
-    before = starts[-1] if starts and trainer.step else facts
+    before = facts | (starts[-1] if starts and trainer.step else {})
     if others := [f"{k}={facts[k]} ({before[k]} before)" for k in SUMS if facts[k] != before[k]]:
         logger.warning(
             "resumed with %s: sums are rounded in another order, so the numbers are not those "
@@ -177,7 +170,8 @@ def record_start(
 
 
 def warnings_about(plan: Plan) -> list[str]:
-    """A sentence for each choice that would silently give the number of another experiment."""
+    """Return a sentence for each choice that would silently give the number of another
+    experiment."""
     config, train, warnings = plan.config, plan.config.train, []
     pe = config.names.get("pe", "")
     if train.warmup >= train.steps:

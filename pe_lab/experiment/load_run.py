@@ -1,4 +1,4 @@
-"""Load the model of a finished run."""
+"""Load the model of a finished run, and begin another run with its weights (``train.from``)."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,12 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import equal, nn
+from torch.random import fork_rng
+
 from pe_lab.config.schema import check
+from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
+from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Numbers
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
@@ -31,7 +36,7 @@ class LoadedRun:
     model: Model
 
     def sequences(self, split: str) -> tuple[Batch, Numbers]:
-        """The sequences of a split that the run was measured on, and their positions.
+        """Return the sequences of a split that the run was measured on, and their positions.
 
         Raises:
             UsageError: no such split, or one too long for the encoding.
@@ -51,7 +56,7 @@ class LoadedRun:
         return data, fixed_positions(self.plan.positions, split, data)
 
     def worst_split(self) -> str:
-        """The split with the highest error that the run measured; in_domain where it has no
+        """Return the split with the highest error that the run measured; in_domain where it has no
         other."""
         measured = self.summary["metrics"]
         errors = {
@@ -63,7 +68,8 @@ class LoadedRun:
         return max(errors, key=lambda split: errors[split], default=IN_DOMAIN)
 
     def answers(self, split: str) -> Answers:
-        """The model's answers to all sequences of a split, from which its summary was made."""
+        """Return the model's answers to all sequences of a split, from which its summary was
+        made."""
         data, _ = self.sequences(split)
         return Evaluator(self.plan, self.model, {split: data}).answers(split)
 
@@ -74,7 +80,7 @@ class LoadedRun:
 
 
 def load(path: str | Path) -> LoadedRun:
-    """The model of a finished run's folder with its weights, on the CPU, in evaluation mode.
+    """Return the model of a finished run's folder with its weights, on the CPU, in evaluation mode.
 
     Raises:
         UsageError: the folder is missing, is not that of a run, or its run is not finished or
@@ -82,10 +88,10 @@ def load(path: str | Path) -> LoadedRun:
         DamagedError: a file of it is damaged.
     """
     folder = RunFolder(Path(path))
-    summary = summary_of(folder)
+    summary = read_summary(folder)
     planned = rebuild_plan(folder, summary)
     digest = summary["digests"].get("checkpoint.pt")
-    state = checkpoint.load(folder.checkpoint, summary["identity"], digest)
+    state = checkpoint.load(folder.checkpoint, digest)
     model = planned.model()
     try:
         model.load_state_dict(state["model"])
@@ -99,7 +105,8 @@ def load(path: str | Path) -> LoadedRun:
 
 
 def rebuild_plan(folder: RunFolder, summary: dict[str, Any]) -> Plan:
-    """The plan of a finished run, by what its summary records, on the CPU and without a tracker.
+    """Return the plan of a finished run, by what its summary records, on the CPU and without a
+    tracker.
 
     Raises:
         UsageError: it cannot be built by this version of the program or on this machine.
@@ -124,8 +131,8 @@ def rebuild_plan(folder: RunFolder, summary: dict[str, Any]) -> Plan:
     return planned
 
 
-def summary_of(folder: RunFolder) -> dict[str, Any]:
-    """The run's result; UsageError if there is none."""
+def read_summary(folder: RunFolder) -> dict[str, Any]:
+    """Return the run's result; UsageError if there is none."""
     summary = folder.summary()
     if summary is not None:
         return summary
@@ -135,3 +142,63 @@ def summary_of(folder: RunFolder) -> dict[str, Any]:
         f"{folder.path} is not a finished run ({state}): give one of pe-lab runs, or run its "
         "command again to continue it"
     )
+
+
+def check_origin(plan: Plan) -> Plan:
+    """Return the plan, if its model can begin with the weights of ``train.from``.
+
+    Raises:
+        UsageError: that run cannot be loaded, or its model has another shape.
+    """
+    if plan.origin is not None:
+        load_origin(plan.model(), plan)
+    return plan
+
+
+def load_origin(model: Model, plan: Plan) -> list[dict[str, str]]:
+    """Load the weights of ``train.from`` into a new model.
+
+    An encoding's parameters are loaded where that run has the same class of encoding there. All
+    other weights of that run must fit.
+
+    Returns:
+        The lineage: runs and the digests of their checkpoints, the oldest first; empty without
+        ``train.from``.
+    """
+    if plan.origin is None:
+        return []
+    with fork_rng():
+        source = load(plan.origin)
+    ours, weights = model.state_dict(), source.model.state_dict()
+    classes, source_classes = encoding_classes(model), encoding_classes(source.model)
+    for name, encoding in source_classes.items():
+        if encoding is not classes.get(name) or ours[name].shape != weights[name].shape:
+            del weights[name]
+    for name, tensor in weights.items():
+        here = tuple(ours[name].shape) if name in ours else "missing"
+        if here != tuple(tensor.shape):
+            raise UsageError(
+                f"train.from={plan.origin}: {name} is {tuple(tensor.shape)} there and {here} here: "
+                "give the same model, and a task with as many tokens in its vocabulary"
+            )
+    model.load_state_dict(weights, strict=False)
+    loaded = model.state_dict()
+    # Two tensors there may be one here: the last one would silently be both.
+    if lost := [name for name in weights if not equal(loaded[name].cpu(), weights[name])]:
+        raise UsageError(f"train.from={plan.origin}: this model has no place for {', '.join(lost)}")
+    new = sorted(loaded.keys() - weights.keys())
+    run = str(plan.config.train.from_run)
+    logger.info("begins with %d of %d tensors of %s%s", len(weights), len(loaded),
+                run.partition("@")[0], f"; new: {', '.join(new)}" if new else "")  # fmt: skip
+    digest = source.summary["digests"].get("checkpoint.pt", "")
+    return [*source.summary.get("lineage", []), {"run": run, "checkpoint": digest}]
+
+
+def encoding_classes(model: nn.Module) -> dict[str, type]:
+    """Return the names of the tensors that belong to encodings, with the class of each encoding; of
+    one within another, the inner one."""
+    classes: dict[str, type] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, PositionalEncoding):
+            classes |= {f"{path}.{name}": type(module) for name in module.state_dict()}
+    return classes

@@ -17,6 +17,7 @@ from pe_lab.core.errors import Interrupted, MachineError, RunError, UsageError, 
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
+    compute_metrics,
     generated_metrics,
     is_share,
     metric_name,
@@ -25,17 +26,15 @@ from pe_lab.core.metrics import (
 from pe_lab.core.task import Batch
 from pe_lab.core.tracker import TrackedRun
 from pe_lab.experiment.environment import (
-    prepare,
+    prepare_process,
     record_start,
     set_threads,
     warnings_about,
 )
-from pe_lab.experiment.origin import load_origin
-from pe_lab.experiment.signals import stop_on_signal, stopping
+from pe_lab.experiment.load_run import load_origin
+from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.experiment.tracking import Tracking
-from pe_lab.store.files import sealed
-from pe_lab.store.metrics_log import MetricsLog
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_object
 from pe_lab.store.run_id import identity
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.plan import Plan
@@ -50,18 +49,18 @@ class SweepPlace:
         name: of the run, columns with its progress.
         sweep: name of the sweep.
         number: of the run in it; runs take the GPUs in turn by it.
-        line_every: seconds between lines of progress.
+        line_every: seconds between lines of progress; a sweep has lines of many runs.
     """
 
     name: str
     sweep: str
     number: int
-    line_every: float = LINE_INTERVAL_S
+    line_every: float = 60.0
 
 
 def run_and_print(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """``run``, and print its table and where its files are."""
-    folder, config = folder_of(plan), plan.config
+    folder, config = find_folder(plan), plan.config
     was_finished = not config.force and folder.summary() is not None
     summary = run(plan, overrides)
     console().print(split_table(summary))
@@ -79,7 +78,7 @@ def print_next_commands(folder: RunFolder, runs_dir: str) -> None:
         console().print(f"{label:11} {shlex.join(['pe-lab', *words])}", soft_wrap=True)
 
 
-def folder_of(plan: Plan) -> RunFolder:
+def find_folder(plan: Plan) -> RunFolder:
     config, names = plan.config, plan.config.names
     run_id = identity(plan.resolved, plan.task.contents())
     return RunFolder.of(config.runs_dir, names["task"], names["pe"], config.seed, run_id)
@@ -103,7 +102,7 @@ def run(
         PeLabError: it failed; the folder's status says so.
         Interrupted: a signal came; the checkpoint is written.
     """
-    folder = folder_of(plan)
+    folder = find_folder(plan)
     with folder.lock(wait_s):
         if plan.config.force and (aside := folder.set_aside()):
             logger.info("force=true: what was there is now %s", aside)
@@ -118,11 +117,11 @@ def _execute(
     plan: Plan, folder: RunFolder, overrides: list[str], place: SweepPlace | None
 ) -> dict[str, Any]:
     """Train and measure; the status of the folder says how it ended."""
-    device = prepare(plan.config, place.number if place else 0)
-    sets, steps = evaluation_sets(plan), plan.config.train.steps
+    device = prepare_process(plan.config, place.number if place else 0)
+    sets, steps = draw_evaluation_sets(plan), plan.config.train.steps
     folder.make()
-    with logging_to(folder.log), stop_on_signal():
-        trainer = Trainer(plan, device, folder, sets, stopping)
+    with log_to_file(folder.path / "log.txt"), stop_on_signal():
+        trainer = Trainer(plan, device, folder, sets, get_interrupt)
         try:
             _start(trainer, overrides, place)
             summary = _train_and_measure(trainer, overrides, place)
@@ -147,9 +146,9 @@ def _execute(
                 folder.set_status("failed", trainer.step, steps, sentence(failure), machine)
             raise failure from error.__cause__
         # A signal that came too late to stop this run still stops the sweep.
-        late = stopping()
-    if late is not None:
-        raise late
+        interrupt = get_interrupt()
+    if interrupt is not None:
+        raise interrupt
     return summary
 
 
@@ -172,7 +171,6 @@ def _train_and_measure(
     trainer: Trainer, overrides: list[str], place: SweepPlace | None
 ) -> dict[str, Any]:
     folder, config, plan = trainer.folder, trainer.plan.config, trainer.plan
-    log = MetricsLog(folder.metrics, *trainer.metrics_mark)
     tracked = TrackedRun(
         folder.path.absolute(), folder.run_id, plan.resolved, overrides,
         folder.starts()[-1], folder.rows(), plan.task.evaluated(),
@@ -180,26 +178,28 @@ def _train_and_measure(
     # A sweep shows lines instead.
     with nullcontext() if place else busy(f"starting {config.names.get('tracker', 'tracker')}"):
         tracking = Tracking(config.tracker, tracked)
-    log.listener = tracking.log
-    names, exit_code, summary = config.names, 1, None
+
+    def log(row: dict[str, Any]) -> None:
+        folder.add_row(row)
+        tracking.log(row)
+
+    names, summary = config.names, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
     line_every = place.line_every if place else LINE_INTERVAL_S
     try:
         progress = StepProgress(name, config.train.steps, trainer.step, line_every)
         trainer.fit(log, progress.step)
-        summary = summarize(trainer, overrides)
-        log.sync()
+        result = summarize(trainer, overrides)
         folder.set_status("finished", trainer.step, config.train.steps)
-        folder.write("summary.json", sealed(summary))
-        exit_code = 0
+        folder.write("summary.json", seal_object(result))
+        summary = result
     finally:
-        log.close()
-        tracking.finish(summary if exit_code == 0 else None, exit_code)
+        tracking.finish(summary, exit_code=int(summary is None))
     return summary
 
 
 @contextmanager
-def logging_to(path: Path) -> Iterator[None]:
+def log_to_file(path: Path) -> Iterator[None]:
     """Also write every log record, tracebacks included, to a run's file."""
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -217,8 +217,8 @@ def logging_to(path: Path) -> Iterator[None]:
             handler.close()
 
 
-def evaluation_sets(plan: Plan) -> dict[str, Batch]:
-    """The sequences of every measured split, the same for every seed.
+def draw_evaluation_sets(plan: Plan) -> dict[str, Batch]:
+    """Return the sequences of every measured split, the same for every seed.
 
     Raises:
         UsageError: the first sequences of a split have nothing to score.
@@ -243,11 +243,11 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
     by: dict[str, Any] = {}
     for split, data in trainer.evaluator.sets.items():
         answers = trainer.evaluator.answers(split)
-        numbers = answers.metrics()
+        numbers = compute_metrics(answers)
         numbers["guess"] = plan.task.split(split).guess(reference, data)
         by[split] = answers.breakdown(plan.task.exact_tags)
         if plan.config.eval.generate:
-            numbers |= generated_metrics(trainer.evaluator.generated(split).metrics())
+            numbers |= generated_metrics(compute_metrics(trainer.evaluator.generated(split)))
         metrics |= {metric_name(split, name): value for name, value in numbers.items()}
     encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
     metrics |= {
@@ -264,11 +264,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         "seed": plan.config.seed,
         "run_id": folder.run_id,
         "identity": folder.identity,
-        "digests": {
-            "checkpoint.pt": trainer.checkpoint_digest,
-            "metrics.jsonl": trainer.log.mark[1],
-            **folder.digests(),
-        },
+        "digests": {"checkpoint.pt": trainer.checkpoint_digest, **folder.digests()},
         "steps": trainer.step,
         "names": names,
         "overrides": overrides,
@@ -285,7 +281,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
 
 
 def split_table(summary: dict[str, Any]) -> Table:
-    """One row per split of a finished run."""
+    """Return one row per split of a finished run."""
     metrics = summary["metrics"]
     columns = [(metric.column, metric.name) for metric in METRICS if metric.column]
     if any(key.endswith("/error_generated") for key in metrics):

@@ -27,8 +27,8 @@ class _Process:
     is_worker = False
 
 
-def stopping() -> Interrupted | None:
-    """The exception to raise after a signal; None before one."""
+def get_interrupt() -> Interrupted | None:
+    """Return the exception to raise after a signal; None before one."""
     return None if _Process.received is None else Interrupted(_Process.received)
 
 
@@ -41,32 +41,32 @@ def _receive(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_on_signal(handler: Handler = _receive) -> Iterator[None]:
-    """Within this context the first signal is only noted, for ``stopping``; a second one raises
+    """Within this context the first signal is noted, for ``get_interrupt``; a second one raises
     Interrupted. The outermost exit clears it."""
-    before: dict[int, object] = {}
+    previous_handlers: dict[int, object] = {}
     _Process.depth += 1
     # Python lets only the main thread set handlers.
     if threading.current_thread() is threading.main_thread():
         # nohup ignores SIGHUP, and ``&`` in a script SIGINT. SIGUSR2 is handled by submitit: SLURM
         # will stop this job soon and requeue it.
-        heeded = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-        heeded += [signal.SIGUSR2] if callable(signal.getsignal(signal.SIGUSR2)) else []
-        before = {number: signal.signal(number, handler) for number in heeded}
+        handled = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+        handled += [signal.SIGUSR2] if callable(signal.getsignal(signal.SIGUSR2)) else []
+        previous_handlers = {number: signal.signal(number, handler) for number in handled}
     try:
         yield
     finally:
-        for number, previous in before.items():
+        for number, previous in previous_handlers.items():
             signal.signal(number, previous)  # type: ignore[arg-type]
         _Process.depth -= 1
         if _Process.depth == 0:
             received, _Process.received = _Process.received, None
             if received == signal.SIGUSR2:
                 # It ends the process, so only once the checkpoint is written.
-                before[received](received, None)  # type: ignore[operator]
+                previous_handlers[received](received, None)  # type: ignore[operator]
 
 
 @contextmanager
-def passing_to_workers() -> Iterator[None]:
+def pass_signals_on() -> Iterator[None]:
     """For a launcher of worker processes: a signal is noted and passed on to them, and this
     process waits until they have finished; a second signal ends it at once."""
 
@@ -83,7 +83,7 @@ def passing_to_workers() -> Iterator[None]:
         yield
 
 
-def begin_worker(launcher: int) -> None:
+def become_worker(launcher: int) -> None:
     """Make this process a worker of the process ``launcher``: signals are noted, now and between
     jobs, and it ends when the launcher is killed."""
     _Process.is_worker, _Process.depth = True, 1

@@ -74,22 +74,23 @@ class Tracking:
             call_with_timeout(tracker.abort, ABORT_SECONDS)
 
 
-def with_mean_ood(row: dict[str, Any], splits: Iterable[str]) -> dict[str, Any]:
-    """A row of metrics.jsonl, and its mean out-of-domain error if it has one over all splits."""
+def add_mean_ood(row: dict[str, Any], splits: Iterable[str]) -> dict[str, Any]:
+    """Return a row of metrics.jsonl, and its mean out-of-domain error if it has one over all
+    splits."""
     mean = mean_ood(row, splits)
     return row if mean is None else row | {MEAN_OOD: mean}
 
 
 def closing_row(summary: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The last point of a finished run's curves, and all numbers for the runs table."""
+    """Return the last point of a finished run's curves, and all numbers for the runs table."""
     metrics = {k: v for k, v in summary["metrics"].items() if v is not None}
-    numbers = with_mean_ood(metrics, summary["splits"])
+    numbers = add_mean_ood(metrics, summary["splits"])
     row = {k: v for k, v in numbers.items() if k.rpartition("/")[2] in CURVES}
     return {"step": summary["steps"], **row}, numbers
 
 
 def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
-    """The table ``splits``; the cells of a split that does not apply are None."""
+    """Return the table ``splits``; the cells of a split that does not apply are None."""
     metrics = summary["metrics"]
     return [
         [split, *(metrics.get(f"{prefix}/{kind}") for kind in SPLIT_COLUMNS[1:])]
@@ -98,8 +99,8 @@ def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
 
 
 def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
-    """The table ``lengths``: error by the number of tokens read; a range is named by its upper
-    end."""
+    """Return the table ``lengths``: error by the number of tokens read; a range is named by its
+    upper end."""
     return [
         [split, int(bucket.rpartition("-")[2]), cell["error"], cell["n"]]
         for split, kinds in summary["by"].items()

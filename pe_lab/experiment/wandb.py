@@ -21,15 +21,16 @@ from pe_lab.core.files import replace_file
 from pe_lab.core.tracker import TrackedRun, Tracker
 from pe_lab.core.validation import closed
 from pe_lab.experiment.tracking import (
+    ABORT_SECONDS,
     LENGTH_COLUMNS,
     SPLIT_COLUMNS,
+    add_mean_ood,
     call_with_timeout,
     closing_row,
     length_rows,
     split_rows,
-    with_mean_ood,
 )
-from pe_lab.store.run_id import operational
+from pe_lab.store.run_id import is_operational
 
 MIN_FREE_BYTES = 1 << 20
 """wandb silently loses rows on a full disk, and checkpoints need the space more."""
@@ -41,8 +42,6 @@ UPLOAD_SECONDS = 20.0
 """Limit on uploading at the end of a run; the rest is left to `wandb sync`."""
 GRACE_SECONDS = 30.0
 """How much longer than wandb's own limits a call may take."""
-TEARDOWN_SECONDS = 5.0
-"""Limit on stopping wandb's process after it failed to start online."""
 
 
 @closed
@@ -61,7 +60,7 @@ class WandbConfig:
 
 
 def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
-    """The arguments of wandb.init that identify a run.
+    """Return the arguments of wandb.init that identify a run.
 
     ``config`` has a key ``setting`` beside the configuration: the encoding and every override
     that can change a number except the seed, for averages over seeds.
@@ -70,7 +69,7 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
     size = f"{model['n_layers']}L-d{model['d_model']}" if "d_model" in model else names["model"]
     tags = [*cfg.tags, names["task"], names["pe"], size]
     tags += [names[group] for group in ("experiment", "positions") if group in names]
-    relevant = [override.lstrip("+") for override in run.overrides if not operational(override)]
+    relevant = [override.lstrip("+") for override in run.overrides if not is_operational(override)]
     relevant = [line for line in relevant if line.partition("=")[0] not in NAMED]
     setting = [names["pe"], *sorted(line for line in relevant if not line.startswith("task="))]
     return {
@@ -122,7 +121,7 @@ class WandbTracker(Tracker):
         except Exception as error:
             if self._mode != "online" or isinstance(error, ImportError):
                 raise
-            call_with_timeout(self.abort, TEARDOWN_SECONDS)
+            call_with_timeout(self.abort, ABORT_SECONDS)
             self._mode = "offline"
             replaced = self._start_in_mode(run)
             logger.warning(
@@ -138,7 +137,7 @@ class WandbTracker(Tracker):
 
     def log(self, row: dict[str, Any]) -> None:
         if self._step >= self._rows:
-            row = with_mean_ood(row, self._splits)
+            row = add_mean_ood(row, self._splits)
             self._check_disk()
             self._run.log(row, step=self._step, commit=True)
         self._step += 1
@@ -178,10 +177,10 @@ class WandbTracker(Tracker):
 
     def _read_rows(self) -> list[Path]:
         """Set the id and the number of rows that wandb has; return the folders to be replaced."""
-        known: dict[str, Any] = {}
+        recorded_state: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            known = dict(json.loads((self._folder / "rows").read_text()))
-        self._id, self._sent = known.get("id", token_hex(3)), known.get("sent", 0)
+            recorded_state = dict(json.loads((self._folder / "rows").read_text()))
+        self._id, self._sent = recorded_state.get("id", token_hex(3)), recorded_state.get("sent", 0)
         folders = [path for path in self._folder.glob("*run-*") if path.is_dir()]
         unsent = [p for p in folders if p.match("offline-*") and not any(p.glob("*.synced"))]
         if self._mode == "online":
@@ -205,7 +204,8 @@ class WandbTracker(Tracker):
         return Path(self._run.dir).parent / f"run-{self._run.id}.wandb"
 
     def _sync_command(self) -> str:
-        """The command that uploads the file; wandb skips online runs unless told otherwise."""
+        """Return the command that uploads the file; wandb skips online runs unless told
+        otherwise."""
         folder = self._wandb_file().parent
         online = "" if folder.name.startswith("offline-") else "--no-skip-online "
         return f"wandb sync {online}{shlex.quote(str(folder))}"

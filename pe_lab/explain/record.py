@@ -10,8 +10,7 @@ from functools import cached_property
 from pydantic import TypeAdapter
 
 from pe_lab.core.errors import DamagedError
-from pe_lab.store.files import sealed_lines
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, report_damage, seal_lines
 
 METHOD = 2
 """The number of this method: the rows of another one are measured again."""
@@ -75,7 +74,11 @@ def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
         RunError: the file cannot be read.
     """
     rows = folder.record(NAME, REMEDY)
-    return [_READ.validate_python(row) for row in rows if row["method"] == METHOD]
+    with report_damage(folder.path / NAME, REMEDY):
+        found = [_READ.validate_python(row) for row in rows if row["method"] == METHOD]
+        if not all("plain" in one.by_name for one in found):
+            raise ValueError("a diagnosis has no row plain, the error with nothing changed")
+        return found
 
 
 def record_diagnosis(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = False) -> None:
@@ -94,4 +97,4 @@ def record_diagnosis(folder: RunFolder, diagnosis: Diagnosis, *, force: bool = F
             known = read_diagnoses(folder)
         kept = [one for one in known if one.split != diagnosis.split]
         folder.make()
-        folder.write(NAME, sealed_lines(asdict(one) for one in (*kept, diagnosis)))
+        folder.write(NAME, seal_lines(asdict(one) for one in (*kept, diagnosis)))

@@ -10,12 +10,14 @@ from typing import Any
 from pe_lab.core.errors import UsageError
 from pe_lab.nn import build_with_defaults, longest_length
 from pe_lab.pe.base import Dims
+from pe_lab.pe.none import NoPE
 
 try:
     from safetensors.torch import load_file
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     from pe_lab.hf import bridge
+    from pe_lab.hf.rotation import parts_of_layers
 except ImportError as error:
     raise ImportError(f"{error}: pe_lab.hf needs pip install 'pe-lab[hf]'") from error
 
@@ -23,14 +25,17 @@ except ImportError as error:
 FAMILIES = ("llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "gpt2")
 
 
-def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, **keys: Any) -> Any:
+def attach(
+    model: Any, pe: str | type, *, train_len: int, max_len: int | None = None, **keys: Any
+) -> Any:
     """Replace the positions of a causal language model by an encoding of pe-lab, in place.
 
-    ``save_pretrained`` then writes the encoding, too, and ``load`` reads it.
+    ``save_pretrained`` then writes the encoding, too, and ``load`` reads it. A layer that does not
+    rotate beside others that do stays as it is.
 
     Args:
         model: of one of ``FAMILIES``; its own positions (RoPE, GPT-2's table) are removed.
-        pe: the name of an encoding, ``none`` included.
+        pe: the name of an encoding, ``none`` included, or a class, which ``load`` imports again.
         train_len: tokens of the longest sequence in training.
         max_len: tokens of the longest sequence at all; None: ``train_len``.
         keys: keys of the encoding that differ from its yaml.
@@ -55,27 +60,34 @@ def attach(model: Any, pe: str, *, train_len: int, max_len: int | None = None, *
         config.hidden_size, heads, len(layers), config.vocab_size, train_len, longest,
         head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
     )  # fmt: skip
-    for layer, encoding in zip(layers, build_with_defaults(pe, dims, keys), strict=True):
+    encodings = build_with_defaults(pe, dims, keys)
+    parts = parts_of_layers(config)
+    if any(part is not None for part in parts) and "embed" not in encodings[0].hooks():
+        encodings = [
+            encoding if part is not None else NoPE(dims)
+            for encoding, part in zip(encodings, parts, strict=True)
+        ]
+    config = bridge.copy_config(model)
+    for layer, encoding in zip(layers, encodings, strict=True):
         bridge.add_encoding(layer, encoding, config)
-    bridge.remove_positions(model.base_model)
-    tied = _tied_weights(model)
+    base, table = model.base_model, hasattr(model.base_model, "wpe")
+    setattr(base, "wpe" if table else "rotary_emb", bridge.NoPositions(added=table))
+    base.register_forward_pre_hook(bridge.begin_pass, with_kwargs=True)
+    base.register_forward_hook(bridge.end_pass)
+    # Tensors that layers have in common: the name of each but the first -> that of the first.
+    names: dict[Any, str] = {}
+    tied = {
+        name: names[tensor]
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if f".{bridge.NAME}." in name and names.setdefault(tensor, name) != name
+    }
     model._tied_weights_keys = {**(type(model)._tied_weights_keys or {}), **tied}
     model.all_tied_weights_keys.update(tied)
-    config.pe_lab = {"pe": pe, "train_len": train_len, "max_len": longest, **keys}
+    name = pe if isinstance(pe, str) else f"{pe.__module__}.{pe.__qualname__}"
+    config.pe_lab = {"pe": name, "train_len": train_len, "max_len": longest, **keys}
     config._attn_implementation = bridge.NAME
     config.use_cache = model.generation_config.use_cache = False
     return model
-
-
-def _tied_weights(model: Any) -> dict[str, str]:
-    """The names of an encoding's tensors that layers have in common: each but the first -> it."""
-    first: dict[int, str] = {}
-    names = {
-        name: first.setdefault(id(tensor), name)
-        for name, tensor in model.state_dict(keep_vars=True).items()
-        if f".{bridge.NAME}." in name
-    }
-    return {name: source for name, source in names.items() if name != source}
 
 
 def load(folder: str | Path, **keys: Any) -> Any:
@@ -87,6 +99,8 @@ def load(folder: str | Path, **keys: Any) -> Any:
         keys: of ``AutoModelForCausalLM.from_pretrained``.
     """
     model = AutoModelForCausalLM.from_pretrained(folder, **keys)
+    if not hasattr(model.config, bridge.NAME) or not Path(folder).is_dir():
+        raise UsageError(f"{folder} holds no encoding: give a folder that save_pretrained wrote")
     attach(model, **model.config.pe_lab)
     for file in Path(folder).glob("*.safetensors"):
         model.load_state_dict(load_file(file), strict=False)

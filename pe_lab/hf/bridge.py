@@ -3,9 +3,9 @@
 Shape letters: B batch, T tokens, E model width, H heads, D head width.
 """
 
+import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -13,20 +13,12 @@ from torch import Tensor, nn
 
 from pe_lab.core.errors import UsageError
 from pe_lab.models.attention import Attention
-from pe_lab.nn import refuse_beyond
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
-from pe_lab.train.kernels import use_kernels
+from pe_lab.train.encodings import use_kernels
 
 # Of the attention function, of the key of config.json, and of what a layer of attention gets.
 NAME = "pe_lab"
-
-
-@dataclass
-class Pass:
-    """What the layers have in common in one pass: the ``layer_state`` of the layer below."""
-
-    carried: Any = None
 
 
 class EncodedAttention(nn.Module):
@@ -34,8 +26,10 @@ class EncodedAttention(nn.Module):
 
     def __init__(self, encoding: PositionalEncoding, window: int | None) -> None:
         super().__init__()
-        self.attention, self.current = Attention(encoding, window), Pass()
+        self.attention = Attention(encoding, window)
         self.layer_input: tuple[Tensor, Tensor] | None = None
+        # Of all layers in one pass: the ``layer_state`` of the layer below.
+        self.carried: list[Any] = [None]
         use_kernels(self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -47,10 +41,6 @@ class EncodedAttention(nn.Module):
             return tensor.to(changed.device) if narrowed else changed
 
         return super()._apply(moved, recurse)
-
-    @property
-    def encoding(self) -> PositionalEncoding:
-        return self.attention.encoding
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, p: float) -> Tensor:
         """The averaged values, (B, H, T, D).
@@ -68,9 +58,9 @@ class EncodedAttention(nn.Module):
         q = widened(q) * (scaling * q.shape[-1] ** 0.5)
         self.attention.p = p
         inputs = AttentionInputs(
-            widened(x_BTE), q, k, v, pos_BT, pos_BT, self.current.carried, self.attention.window
+            widened(x_BTE), q, k, v, pos_BT, pos_BT, self.carried[0], self.attention.window
         )
-        mixed, self.current.carried = self.attention.attend(inputs)
+        mixed, self.carried[0] = self.attention.attend(inputs)
         return mixed
 
 
@@ -127,12 +117,13 @@ def add_encoding(layer: Any, encoding: PositionalEncoding, config: Any) -> None:
         layer.mlp.register_forward_pre_hook(enter_feed_forward)
 
 
-def remove_positions(base: Any) -> None:
-    """Replace the model's own positions, and have ``begin_pass`` run before it."""
-    table = hasattr(base, "wpe")
-    setattr(base, "wpe" if table else "rotary_emb", NoPositions(added=table))
-    base.register_forward_pre_hook(begin_pass, with_kwargs=True)
-    base.register_forward_hook(end_pass)
+def copy_config(model: Any) -> Any:
+    """A configuration of the model's own: transformers shares it with what else is made of it."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
+    return own
 
 
 # Hooks are functions of their module alone, so that copies of a model have hooks of their own.
@@ -142,12 +133,12 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     """Before a pass of the model: positions, and the encoding of the token embeddings."""
     kwargs = {**dict(zip(inspect.signature(base.forward).parameters, args, strict=False)), **kwargs}
     layers = [attention_of(layer).pe_lab for layer in decoder_layers(base)]
-    encoding, checkpointed = layers[0].encoding, getattr(base, "gradient_checkpointing", False)
+    encoding = layers[0].attention.encoding
     if base.config._attn_implementation != NAME:
         raise UsageError("another attn_implementation leaves the encoding out: set it to pe_lab")
     if kwargs.get("use_cache") or kwargs.get("past_key_values") or kwargs.get("cache"):
         raise UsageError("there is no key cache with an encoding of pe-lab: set use_cache=False")
-    if encoding.carries and base.training and checkpointed:
+    if encoding.carries and base.training and getattr(base, "gradient_checkpointing", False):
         raise UsageError("gradient checkpointing loses what this encoding carries: disable it")
     ids: Any = kwargs.get("input_ids")
     embedded: Any = kwargs.get("inputs_embeds")
@@ -159,15 +150,15 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
         pos_BT = torch.arange(shape[1], device=base.device)[None]
     kwargs["position_ids"] = pos_BT
     _refuse_rows(pos_BT, kwargs)
-    current = Pass()
+    carried = [None]
     for layer in layers:
-        refuse_beyond(layer.encoding, pos_BT)
-        layer.current = current
+        layer.attention.encoding.refuse_positions(pos_BT)
+        layer.carried = carried
     if "embed" in encoding.hooks():
         if ids is None:
             raise UsageError("this encoding changes token embeddings: give input_ids")
         x_BTE = base.get_input_embeddings()(ids)
-        changed = encoding.embed(x_BTE, ids, pos_BT).to(x_BTE.dtype)
+        changed = encoding.embed(widened(x_BTE), ids, pos_BT).to(x_BTE.dtype)
         kwargs |= {"input_ids": None, "inputs_embeds": changed}
     return (), kwargs
 
@@ -185,26 +176,28 @@ def _refuse_rows(pos_BT: Tensor, kwargs: dict[str, Any]) -> None:
 
 def end_pass(base: Any, *_: Any) -> None:
     """After a pass of the model: no tensor with a gradient is kept."""
-    attention_of(decoder_layers(base)[0]).pe_lab.current.carried = None
+    attention_of(decoder_layers(base)[0]).pe_lab.carried[0] = None
 
 
 def enter_block(block: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before a layer: the encoding of its input."""
     x, *rest = args or (kwargs["hidden_states"],)
-    changed = block.pe_lab[0].encoding.block_input(x, kwargs["position_ids"]).to(x.dtype)
+    encoding = block.pe_lab[0].attention.encoding
+    changed = encoding.block_input(widened(x), kwargs["position_ids"]).to(x.dtype)
     return ((changed, *rest), kwargs) if args else ((), {**kwargs, "hidden_states": changed})
 
 
 def enter_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     """Before the attention of a layer: keep its input."""
     x_BTE = args[0] if args else kwargs["hidden_states"]
-    module.pe_lab.layer_input = (x_BTE, kwargs["position_ids"].expand(x_BTE.shape[:2]))
+    module.pe_lab.layer_input = x_BTE, kwargs["position_ids"].expand(x_BTE.shape[:2])
 
 
 def enter_feed_forward(module: Any, args: Any) -> None:
     """Before a layer's feed-forward: update what the encoding carries."""
     added: EncodedAttention = module.pe_lab[0]
-    added.current.carried = added.encoding.update_state(added.current.carried, widened(args[0]))
+    encoding, carried = added.attention.encoding, added.carried
+    carried[0] = encoding.update_state(carried[0], widened(args[0]))
 
 
 def decoder_layers(base: Any) -> list[Any]:

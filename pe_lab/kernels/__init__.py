@@ -19,6 +19,7 @@ from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.combined import Combined
 from pe_lab.pe.cope import CoPE, TablePositions
 from pe_lab.pe.fox import FoX
+from pe_lab.pe.functional import is_traced
 from pe_lab.pe.path import PaTH
 
 BY_LOGITS: dict[Any, Callable[..., Tensor | None]] = {
@@ -41,7 +42,7 @@ def use_kernels(model: nn.Module) -> None:
 def drop(dropout: nn.Dropout, x: Tensor) -> Tensor:
     """``dropout(x)``, each mask bit from 16 random bits: PyTorch draws a number for each, which
     takes four times as long on a CPU."""
-    if not (x.is_cpu and dropout.training and dropout.p):
+    if not (x.is_cpu and dropout.training and dropout.p) or is_traced(x):
         return nn.Dropout.forward(dropout, x)
     drawn = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = drawn.view(torch.int16)[: x.numel()].view(x.shape)
@@ -60,6 +61,8 @@ def attend(attention: Attention, inputs: AttentionInputs) -> tuple[Tensor, Any]:
 def attend_by_kernel(attention: Attention, inputs: AttentionInputs) -> Tensor | None:
     """The averaged values, (B, H, T, D); None where no kernel serves."""
     v, encoding = inputs.v_BHSD, attention.encoding
+    if is_traced(v):
+        return None
     plain_softmax = type(attention.normalizer) is Softmax and attention.window is None
     # PyTorch is faster for a single query, as in decoding: kernels compute blocks of them.
     if not (plain_softmax and v.is_cpu and v.numel() and inputs.q_BHTD.shape[2] > 1):

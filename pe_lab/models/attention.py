@@ -89,6 +89,8 @@ class Attention(nn.Module):
 
     def attend(self, inputs: AttentionInputs) -> tuple[Tensor, Any]:
         """The averaged values (B, H, T, W), and what the encoding passes to the next layer."""
+        if not inputs.q_BHTD.numel():
+            return inputs.v_BHSD[:, :, : inputs.q_BHTD.shape[2]], inputs.carried
         q, k = self.encoding.rotate(inputs.q_BHTD, inputs.k_BHSD, inputs)
         _, weights = self.weights(q, k, inputs)
         return self.average(weights, inputs), self.encoding.layer_state(weights, inputs)
@@ -145,10 +147,9 @@ def wide(x: Tensor) -> Tensor:
 
 def features_to_heads(x_BTE: Tensor, n_heads: int) -> Tensor:
     """(B, T, H D) to (B, H, T, D)."""
-    return x_BTE.view(*x_BTE.shape[:2], n_heads, -1).transpose(1, 2)
+    return x_BTE.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 
 def last_positions(pos_BS: Tensor, t: int) -> Tensor:
-    """Positions of the last t tokens. The same tensor if these are all: encodings cache what they
-    computed from a tensor of positions."""
-    return pos_BS if t == pos_BS.shape[1] else pos_BS[:, -t:]
+    """Positions of the last t tokens."""
+    return pos_BS[:, pos_BS.shape[1] - t :]

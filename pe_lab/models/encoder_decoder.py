@@ -144,13 +144,14 @@ class FullAttention(nn.Module):
         q_BTE, (k, v) = self.q(x_BTE), kv
         q = self.heads(q_BTE if self.conv_q is None else self.conv_q(wide(q_BTE)))
         mask = None if seen_BS is None else additive(seen_BS, q.dtype)[:, None, None]
-        if encoding is not None:
+        if encoding is not None and q.numel():
             assert pos_BS is not None
             q, k = encoding.rotate(q, k, AttentionInputs(x_BTE, q, k, v, pos_BS, pos_BS))
             bias = encoding.bias(pos_BS, pos_BS)
             if bias is not None:
-                # For keys after the query: the bias with query and key exchanged.
-                bias = bias.tril() + bias.tril(-1).mT
+                # For keys ahead of the query: the bias with query and key exchanged.
+                ahead_BTS = pos_BS[:, :, None] < pos_BS[:, None]
+                bias = torch.where(ahead_BTS[:, None], bias.mT, bias)
                 mask = bias if mask is None else bias + mask
         return self.out(self.attend(q, k, v, mask).transpose(1, 2).flatten(-2))
 

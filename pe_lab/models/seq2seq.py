@@ -172,7 +172,7 @@ class Seq2Seq(InputOutput):
         compared_BPE = (self.asking(state_BE)[:, None] + memory.compared_BPE).tanh()
         score_BP = self.scored(compared_BPE).squeeze(-1)
         if memory.seen_BP is not None:
-            score_BP = score_BP.masked_fill(~memory.seen_BP, -torch.inf)
+            score_BP = score_BP.masked_fill(~memory.seen_BP, torch.finfo(score_BP.dtype).min)
         weight_B1P = score_BP.softmax(-1)[:, None]
         return (weight_B1P.to(memory.h_BPE.dtype) @ memory.h_BPE).squeeze(1)
 

@@ -9,10 +9,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 
+from pe_lab.core.errors import UsageError
 from pe_lab.pe.functional import causal_mask
 
 ATTENTION_HOOKS = ("rotate", "bias", "logits", "normalize", "values", "layer_state")
@@ -123,7 +125,32 @@ def by_distance(bias: Hook) -> Hook:
     return bias
 
 
-class PositionalEncoding(nn.Module):
+class WithConstants(nn.Module):
+    """A module whose buffers are constants where they are not persistent, as frequencies are.
+
+    They follow the module to another device or a wider type. A cast to a narrower type and
+    ``to_empty`` leave their values as they are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.constants: dict[str, Tensor] = {}
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        super().register_buffer(name, tensor, persistent)
+        if tensor is not None and not persistent:
+            self.constants[name] = tensor
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        for name, constant in self.constants.items():
+            applied: Any = self._buffers[name]
+            dtype = torch.promote_types(constant.dtype, applied.dtype)
+            self._buffers[name] = constant.to(applied.device, dtype)
+        return self
+
+
+class PositionalEncoding(WithConstants):
     """NoPE, and the base of every encoding: each hook returns its input unchanged.
 
     Positions are always passed in, separately for queries and keys: decoding with a key cache
@@ -210,6 +237,23 @@ class PositionalEncoding(nn.Module):
         """
         return {}
 
+    def refuse_positions(self, pos_BS: Tensor) -> None:
+        """UsageError for positions that it does not have."""
+        if self.reads_positions is None or not pos_BS.numel():
+            return
+        # One of distances may begin anywhere.
+        start = pos_BS.amin(1, keepdim=True) if self.shift_invariant else 0
+        self.refuse_range(*(number.item() for number in (pos_BS - start).aminmax()))
+
+    def refuse_range(self, first: float, last: float) -> None:
+        """UsageError if it does not have all positions from the first to the last."""
+        if first < 0:
+            raise UsageError(f"position {first:g} is negative: this encoding has those from 0 on")
+        if self.max_len is not None and last >= self.max_len:
+            raise UsageError(
+                f"position {last:g} is beyond the {self.max_len} of this encoding: raise max_len"
+            )
+
     def null_values(self) -> dict[str, Any]:
         """What null stands for in its yaml: the attribute of the key's name. It is recorded with a
         run, and is part of its identity."""
@@ -250,3 +294,11 @@ class PositionalEncoding(nn.Module):
     def replaces_content(self) -> bool:
         """See the mark of this name."""
         return getattr(type(self).logits, "replaces_content", False)
+
+
+def make_encoding(make: Callable[[Dims], PositionalEncoding], dims: Dims) -> PositionalEncoding:
+    """An encoding that is made on the CPU, where its constants have values, and then moved to
+    torch's default device, which may be the meta device."""
+    with torch.device("cpu"):
+        made = make(dims)
+    return made.to(torch.get_default_device())

@@ -6,6 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import look_up
 
 
 class Binary(PositionalEncoding):
@@ -30,10 +31,12 @@ class Binary(PositionalEncoding):
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         shifted_BSN = pos_BS[..., None] >> self.place
-        # The highest digit keeps what lies above it: past 2^bits it is neither 0 nor 1, and the
-        # look-up fails.
+        # The highest digit keeps what lies above it: past 2^bits and below 0 it is neither 0 nor 1,
+        # and the look-up fails.
         digits_BSN = torch.cat((shifted_BSN[..., :-1] & 1, shifted_BSN[..., -1:]), -1)
-        return x_BSE + self.digit[digits_BSN] @ self.weight
+        return (
+            x_BSE + look_up(digits_BSN, self.digit[:, None].to(self.weight))[..., 0] @ self.weight
+        )
 
 
 def _bits(positions: int) -> int:

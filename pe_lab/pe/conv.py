@@ -30,8 +30,10 @@ class Conv(PositionalEncoding):
         self.conv = nn.Conv1d(dims.d_model, dims.d_model, kernel, groups=dims.d_model)
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
+        if not x_BSE.numel():
+            return x_BSE
         padded_BES = F.pad(x_BSE.transpose(1, 2), (self.ahead, 0))
-        added: Tensor = self.conv(padded_BES)
+        added: Tensor = self.conv(padded_BES.to(self.conv.weight.dtype))
         return x_BSE + added.transpose(1, 2)
 
 

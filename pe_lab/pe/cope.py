@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import alibi_slopes, refuse_where, widened
+from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, WithConstants, by_position
+from pe_lab.pe.functional import alibi_slopes, is_traced, refuse_where, widened
 from pe_lab.pe.relative import Relative
 from pe_lab.pe.rope import RoPE
 
@@ -165,7 +165,7 @@ class TablePositions(nn.Module):
 
     def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
         scores_BHTR = (q_BHTD @ self.table.T).to(gate_logits_BHTS.dtype)
-        if torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled() or is_traced(gate_logits_BHTS):
             return interpolate(
                 scores_BHTR, count_positions(gate_logits_BHTS, mask_TS, len(self.table) - 1)
             )
@@ -191,7 +191,7 @@ class MLPPositions(nn.Module):
         return (hidden_BHTSN @ q_BHTN[..., None]).squeeze(-1)
 
 
-class SlopePositions(nn.Module):
+class SlopePositions(WithConstants):
     """-m_h p_ij with ALiBi's slopes m_h."""
 
     def __init__(self, n_heads: int, npos: int) -> None:

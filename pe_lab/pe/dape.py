@@ -64,7 +64,9 @@ class DAPE(PositionalEncoding):
         # Heads last, and the bias apart: it has batch 1 where all examples share their positions.
         from_content, from_bias = self.hidden.weight.chunk(2, -1)
         hidden_BTSN = F.linear(content_BHTS.movedim(1, -1), from_content)
-        hidden_BTSN += F.linear(bias_BHTS.movedim(1, -1), from_bias, self.hidden.bias)
+        hidden_BTSN += F.linear(
+            bias_BHTS.movedim(1, -1).to(from_bias.dtype), from_bias, self.hidden.bias
+        )
         adjusted_BTSH: Tensor = self.out(F.leaky_relu(hidden_BTSN, inplace=True))
         return adjusted_BTSH.movedim(-1, 1)
 

@@ -4,7 +4,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_content
-from pe_lab.pe.functional import distances, pick, refuse_where
+from pe_lab.pe.functional import distances, look_up, pick, refuse_where
 
 
 class DeBERTa(PositionalEncoding):
@@ -62,7 +62,7 @@ class DeBERTa(PositionalEncoding):
             self.absolute = lower.absolute
 
     def block_input(self, x_BTE: Tensor, pos_q_BT: Tensor) -> Tensor:
-        return x_BTE if self.absolute is None else x_BTE + self.absolute(pos_q_BT)
+        return x_BTE if self.absolute is None else x_BTE + look_up(pos_q_BT, self.absolute.weight)
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """k^r and q^r, (H, R, D), rows in the order of the distance, 0 first; all larger distances

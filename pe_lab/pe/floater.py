@@ -1,11 +1,11 @@
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import count_up_to, look_up
 
 
 class Floater(PositionalEncoding):
@@ -58,9 +58,9 @@ class Floater(PositionalEncoding):
     def _added(self, x_BTE: Tensor, pos_BT: Tensor) -> Tensor:
         # Half precision would add up its rounding over the steps.
         with torch.autocast(x_BTE.device.type, enabled=False):
-            n = int(pos_BT.max()) + 1
-            path_NE = self.slope.path(self.start, n, self.steps, self.delta / self.steps)
-        return x_BTE + F.embedding(pos_BT, path_NE)
+            h = self.delta / self.steps
+            path_NE = self.slope.path(self.start, count_up_to(pos_BT), self.steps, h)
+        return x_BTE + look_up(pos_BT, path_NE)
 
 
 class Slope(nn.Module):

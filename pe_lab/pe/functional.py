@@ -4,50 +4,60 @@ complex numbers, and the refusal of keys that do not fit.
 Shape letters as in base.py; R table rows, N taps of a filter.
 """
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
-Fact = TypeVar("Fact")
-
-
-def cached_on_tensor(fact: Callable[[Tensor], Fact]) -> Callable[[Tensor], Fact]:
-    """Caches a function of positions as an attribute of the tensor: all layers of a model read the
-    same tensor, and reading a number from a GPU waits for all of its pending work."""
-    name = f"_{fact.__name__}"
-
-    @functools.wraps(fact)
-    def cached(pos_BS: Tensor) -> Fact:
-        version = _version(pos_BS)
-        entry: tuple[int, Fact] | None = getattr(pos_BS, name, None)
-        if entry is None or entry[0] != version:
-            entry = version, fact(pos_BS)
-            setattr(pos_BS, name, entry)
-        return entry[1]
-
-    return cached
+from pe_lab.core.errors import UsageError
 
 
-def _version(tensor: Tensor) -> int:
-    # Inference tensors have no version counter.
-    return 0 if tensor.is_inference() else tensor._version
+def is_traced(x: Tensor) -> bool:
+    """Whether torch.compile, torch.export, torch.func or forward-mode differentiation follows what
+    is computed from x: these know PyTorch's own operations alone."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        or forward_ad.unpack_dual(x).tangent is not None
+    )
 
 
-@cached_on_tensor
 def consecutive(pos_BS: Tensor) -> bool:
     """Whether the positions of every sequence go up by one, so that i - j is that of the places."""
     return bool((pos_BS.diff(dim=-1) == 1).all())
 
 
-@cached_on_tensor
 def span(pos_BS: Tensor) -> int:
     """How far apart two positions of a sequence are at most."""
-    return int((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
+    return read_number((pos_BS.amax(-1) - pos_BS.amin(-1)).max())
+
+
+def count_up_to(pos_BS: Tensor) -> int:
+    """How many positions there are from 0 to the largest."""
+    return read_number(pos_BS.max()) + 1 if pos_BS.numel() else 1
+
+
+def read_number(number: Tensor) -> int:
+    """The number in a tensor, on which the size of others depends."""
+    if torch.compiler.is_exporting():
+        raise UsageError(
+            "torch.export cannot follow this encoding, whose tensors grow with the largest "
+            "position: use torch.compile, or choose another one"
+        )
+    return int(number)
+
+
+def look_up(pos_BS: Tensor, table_RE: Tensor) -> Tensor:
+    """The rows of a table at these positions."""
+    try:
+        return F.embedding(pos_BS, table_RE)
+    except IndexError:
+        raise IndexError(
+            f"positions from {pos_BS.min()} to {pos_BS.max()} are out of range: this encoding has "
+            f"0 to {len(table_RE) - 1}"
+        ) from None
 
 
 def refuse_where(*cases: tuple[bool, str]) -> None:
@@ -111,8 +121,10 @@ def causal_mask(t: int, s: int, device: torch.device, window: int | None = None)
 
 
 def additive(mask_TS: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where the mask allows, -inf elsewhere: adding it is cheaper than filling (B, H, T, S)."""
-    return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, -torch.inf)
+    """0 where the mask allows, elsewhere so little that softmax is 0: adding it is cheaper than
+    filling (B, H, T, S). It is finite, so that a row without a key has no NaN."""
+    least = torch.finfo(dtype).min / 2
+    return torch.zeros_like(mask_TS, dtype=dtype).masked_fill(~mask_TS, least)
 
 
 def masked_softmax(logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:

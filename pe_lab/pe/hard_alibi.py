@@ -3,7 +3,6 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
-from pe_lab.pe.functional import distances
 
 FAR = -1e9
 """Added to the logits outside of a window: the weight is 0 in every precision."""
@@ -42,5 +41,6 @@ class HardALiBi(PositionalEncoding):
         if self.reads_positions is None:
             pos_k_BS = torch.arange(pos_k_BS.shape[1], device=pos_k_BS.device)[None]
             pos_q_BT = pos_k_BS[:, -pos_q_BT.shape[1] :]
-        outside = distances(pos_q_BT, pos_k_BS)[:, None] >= self.windows[:, None, None]
+        far_BTS = (pos_q_BT[:, :, None] - pos_k_BS[:, None]).abs()
+        outside = far_BTS[:, None] >= self.windows[:, None, None]
         return outside.to(self.windows.dtype) * FAR

@@ -2,11 +2,11 @@ import math
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import look_up
 
 
 class Hierarchical(PositionalEncoding):
@@ -38,8 +38,8 @@ class Hierarchical(PositionalEncoding):
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         u_RE = (self.table - self.a * self.table[:1]) / (1 - self.a)
-        high_BSE = F.embedding(pos_BS // self.rows, u_RE)
-        low_BSE = F.embedding(pos_BS % self.rows, u_RE)
+        high_BSE = look_up(pos_BS // self.rows, u_RE)
+        low_BSE = look_up(pos_BS % self.rows, u_RE)
         return x_BSE + self.a * high_BSE + (1 - self.a) * low_BSE
 
 

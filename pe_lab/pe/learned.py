@@ -1,11 +1,11 @@
 """A learned vector for every absolute position."""
 
 import torch
-import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import look_up
 
 
 class PositionTable(PositionalEncoding):
@@ -30,4 +30,4 @@ class Learned(PositionTable):
     """
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        return x_BSE + F.embedding(pos_BS, self.table)
+        return x_BSE + look_up(pos_BS, self.table)

@@ -1,6 +1,6 @@
-import torch.nn.functional as F
 from torch import Tensor
 
+from pe_lab.pe.functional import look_up
 from pe_lab.pe.learned import PositionTable
 
 
@@ -17,4 +17,4 @@ class Multiplicative(PositionTable):
     """
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
-        return x_BSE * (1 + F.embedding(pos_BS, self.table))
+        return x_BSE * (1 + look_up(pos_BS, self.table))

@@ -5,6 +5,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import look_up
 
 
 class Normalized(PositionalEncoding):
@@ -37,5 +38,5 @@ class Normalized(PositionalEncoding):
         if self.shares is None:
             share_BS = pos_BS.double() / pos_BS[:, -1:].clamp(min=1)
         else:
-            share_BS = self.shares[pos_BS]
+            share_BS = look_up(pos_BS, self.shares[:, None])[..., 0]
         return x_BSE + (share_BS[..., None] * self.weight).to(x_BSE.dtype)

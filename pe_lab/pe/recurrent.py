@@ -1,8 +1,8 @@
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import count_up_to, look_up
 
 
 class Recurrent(PositionalEncoding):
@@ -43,5 +43,5 @@ class Recurrent(PositionalEncoding):
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:
         # Half precision would add up its rounding over the steps.
         with torch.autocast(x_BSE.device.type, enabled=False):
-            states_NE = self._states(int(pos_BS.max()) + 1)
-        return x_BSE + F.embedding(pos_BS, states_NE)
+            states_NE = self._states(count_up_to(pos_BS))
+        return x_BSE + look_up(pos_BS, states_NE)

@@ -1,11 +1,11 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
+from pe_lab.pe.functional import look_up
 from pe_lab.pe.t5 import T5
 
 
@@ -57,5 +57,5 @@ class TUPE(PositionalEncoding):
         return logits_BHTS + relative_BHTS
 
     def _project(self, linear: nn.Linear, pos_BT: Tensor) -> Tensor:
-        rows_BTE: Tensor = linear(self.norm(F.embedding(pos_BT, self.table)))
+        rows_BTE: Tensor = linear(self.norm(look_up(pos_BT, self.table)))
         return rows_BTE.view(*pos_BT.shape, self.n_heads, -1).transpose(1, 2)

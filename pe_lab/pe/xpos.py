@@ -56,7 +56,7 @@ class XPos(PositionalEncoding):
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
         pos_q_BT, pos_k_BS = inputs.pos_q_BT.double(), inputs.pos_k_BS.double()
-        middle_B1 = (pos_q_BT.amin(-1, keepdim=True) + pos_q_BT.amax(-1, keepdim=True)) // 2
+        middle_B1 = (pos_q_BT[:, :1] + pos_q_BT[:, -1:]) // 2
         return (
             self._rotated(q_BHTD, pos_q_BT, pos_q_BT - middle_B1),
             self._rotated(k_BHSD, pos_k_BS, middle_B1 - pos_k_BS),

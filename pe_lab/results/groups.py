@@ -6,7 +6,7 @@ as the settings beside it do not share them.
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +21,15 @@ from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of
 from pe_lab.core.suggest import check_known
 from pe_lab.results.query import unknown
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_clusters_of_mean, with_rates
-from pe_lab.results.table import NOT_FINITE, compared_keys, flat, splits_of, text, threshold
+from pe_lab.results.table import (
+    NOT_FINITE,
+    compared_keys,
+    flat,
+    measured,
+    splits_of,
+    text,
+    threshold,
+)
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
 
 # Columns of ``grouped`` that depend on a threshold.
@@ -30,7 +38,6 @@ RATES = ("k", "p_generalises", "p_low", "p_high", "threshold")
 RATED = ("error", "error_generated", "error_seq")
 # The keys that runs share which differ only in the seed; the task is always a key.
 SETTING = ("pe", "setting")
-Row = dict[str, Any]
 # A row of ``table.read_runs``.
 Run = Mapping[str, Any]
 # setting -> key -> value.
@@ -52,7 +59,7 @@ def grouped(
     where one of these splits has, whether or not it is selected.
 
     Columns: ``task``, those of ``by``, ``split``, ``n`` (values), ``seeds``, ``mean``, ``sd``
-    (n - 1; null for one value), ``best`` (see ``is_best``), ``settings`` (how many are pooled:
+    (n - 1; null for one value), ``best`` (see ``best_rows``), ``settings`` (how many are pooled:
     above 1 the spread is not one over seeds alone), ``not_finite`` (losses that JSON cannot hold;
     with any, the mean is null), ``guess``; and of ``statistics``: ``k`` (runs with an error up to
     ``threshold``, of errors on single splits only), ``p_generalises``, ``p_low``, ``p_high``
@@ -73,35 +80,43 @@ def grouped(
     >>> grouped(read_runs("runs"), by=["pe", "model.d_model"], splits=["sparse"])
     """
     finished = runs.filter(pl.col("state") == "finished")
-    group = ["task", *group_keys(by, runs.columns)]
-    mean = OOD if OOD not in splits_of(runs) else None
-    # Lazily: only a few of two hundred columns are needed.
-    lazy = finished.with_columns(pl.struct(data_keys(runs)).hash().alias("_data")).lazy()
-    parts = []
-    for task in finished["task"].unique().sort():
-        shown = selected_splits(runs, task, metric, splits)
+    finished = finished.with_columns(_data=pl.struct(data_keys(runs)).hash())
+    keys, parts = ["task", *group_keys(by, runs.columns)], []
+    for (task,), of_task in finished.sort("task", maintain_order=True).group_by(
+        "task", maintain_order=True
+    ):
+        shown = selected_splits(runs, str(task), metric, splits)
         # The clusters of the mean depend on all splits out of domain.
-        ood = [split for split in splits_of(runs.filter(task=task)) if split != IN_DOMAIN]
-        hidden = [split for split in ood if mean in shown and split not in shown]
+        ood = [split for split in splits_of(of_task) if split != IN_DOMAIN and OOD in shown]
         parts += [
-            lazy.filter(
-                pl.col("task") == task, pl.lit(split == OOD) | pl.col("splits").list.contains(split)
-            ).select(
-                *group,
-                pl.lit(split).alias("split"),
-                pl.col("seed").alias("_seed"),
-                pl.col("setting").alias("_setting"),
-                pl.struct("_data", *_sizes(runs, split)).hash().alias("_data"),
-                _number(runs, metric_column(runs, split, metric)).alias("_value"),
-                _number(runs, metric_column(runs, split, "guess")).alias("_guess"),
-                _not_finite(runs, split, metric).alias("_not_finite"),
-                pl.lit(_threshold(task, split, metric, limit), pl.Float64).alias("_threshold"),
-            )
-            for split in [*shown, *hidden]
+            _values(of_task, split, keys, metric, _threshold(str(task), split, metric, limit))
+            for split in dict.fromkeys([*shown, *ood])
         ]
-    values = pl.concat(parts).collect()
-    table = summarized(values, [*group, "split"], ("task", "split"), metric, by_rate, mean)
+    values = pl.concat(parts)
+    table = summarized(values, [*keys, "split"], ("task", "split"), metric, by_rate)
     return table if splits is None else table.filter(pl.col("split").is_in(splits))
+
+
+def _values(
+    runs: pl.DataFrame, split: str, keys: Sequence[str], metric: str, limit: float | None
+) -> pl.DataFrame:
+    """Return what ``summarized`` reads of the runs of a task that have a split, or the mean."""
+    of_split = [s for s in splits_of(runs) if s != IN_DOMAIN] if split == OOD else [split]
+    overflown = pl.col(NOT_FINITE).str.split(" ")
+    sizes = [measured(runs, one, "n_seq").alias(one) for one in of_split]
+    return runs.filter(pl.lit(split == OOD) | pl.col("splits").list.contains(split)).select(
+        *keys,
+        split=pl.lit(split),
+        _seed="seed",
+        _setting="setting",
+        _data=pl.struct("_data", *sizes).hash(),
+        _value=measured(runs, split, metric),
+        _guess=measured(runs, split, "guess"),
+        _not_finite=pl.any_horizontal(
+            overflown.list.contains(metric_name(one, metric)) for one in of_split
+        ),
+        _threshold=pl.lit(limit, pl.Float64),
+    )
 
 
 def summarized(
@@ -110,7 +125,6 @@ def summarized(
     column: Sequence[str],
     metric: str,
     by_rate: bool = True,
-    mean: str | None = None,
 ) -> pl.DataFrame:
     """Return one row for each combination of ``keys``, with the columns of ``grouped`` after them.
 
@@ -121,7 +135,6 @@ def summarized(
             that counts as generalised).
         column: the keys of a column of the table, in which the best is marked.
         by_rate: as in ``grouped``.
-        mean: the split that is the mean of those out of domain, if one is.
     """
     described = metric_of(metric)
     may_overflow = described is not None and described.may_overflow
@@ -136,10 +149,9 @@ def summarized(
     )
     whole = pl.col("not_finite") == 0
     table = with_rates(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
-    if mean is not None:
-        table = with_clusters_of_mean(table, keys, mean)
-    best = is_best(table, column, by_rate) if lower_is_better else [False] * len(table)
-    return table.with_columns(best=pl.Series(best, dtype=pl.Boolean)).select(
+    table = with_clusters_of_mean(table, keys).with_row_index("_row")
+    best = best_rows(table, column, by_rate) if lower_is_better else []
+    return table.with_columns(best=pl.col("_row").is_in(best)).select(
         *keys, "n", "seeds", *RATES, "median", "clusters", "values",
         "mean", "sd", "best", "settings", "not_finite", "guess",
     )  # fmt: skip
@@ -164,7 +176,7 @@ def selected_splits(
 ) -> list[str]:
     """Return the selected splits that a task has; UsageError for an unknown split or metric."""
     every = splits_of(runs)
-    mean = [OOD] if OOD not in every and f"{OOD}/{metric}" in runs.columns else []
+    mean = [OOD] if f"{OOD}/{metric}" in runs.columns else []
     check_known("splits={}", splits, [*mean, *every])
     places = set(map(metric_prefix, every))
     names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
@@ -182,45 +194,15 @@ def _threshold(task: str, split: str, metric: str, limit: float | None) -> float
     return threshold(task, split) if limit is None and metric != "error_seq" else limit
 
 
-def metric_column(runs: pl.DataFrame, split: str, metric: str) -> str:
-    """Return the column of a metric of a split, or of its mean out of domain."""
-    name = metric_name(split, metric)
-    return f"{OOD}/{metric}" if split == OOD and name not in runs.columns else name
-
-
-def _not_finite(runs: pl.DataFrame, split: str, metric: str) -> pl.Expr:
-    """Return whether a metric without a value was infinite or NaN, where it may be."""
-    inside = _number(runs, metric_column(runs, split, "error")).is_not_null()
-    if NOT_FINITE not in runs.columns:
-        # A file of runs from before: a metric that it lacks altogether was not measured.
-        return inside & pl.lit(metric_column(runs, split, metric) in runs.columns)
-    splits = [s for s in splits_of(runs) if s != IN_DOMAIN] if split == OOD else [split]
-    names = pl.col(NOT_FINITE).str.split(" ")
-    overflown = [names.list.contains(metric_name(one, metric)) for one in splits]
-    # Null in the rows of such a file that others were added to.
-    return inside & pl.any_horizontal(overflown).fill_null(value=True)
-
-
-def _sizes(runs: pl.DataFrame, split: str) -> list[pl.Expr]:
-    """Return how many sequences of a split each run measured."""
-    splits = splits_of(runs) if split == OOD else [split]
-    names = (metric_name(name, "n_seq") for name in splits)
-    return [_number(runs, name).alias(name) for name in names]
-
-
-def _number(runs: pl.DataFrame, name: str) -> pl.Expr:
-    """Return the column, or nulls where no run has it."""
-    return (pl.col(name) if name in runs.columns else pl.lit(None)).cast(pl.Float64)
-
-
 def data_keys(runs: pl.DataFrame) -> list[str]:
     """Return the keys that determine the sequences of a split."""
     made_by = ("task.", "contents.", "eval.sequences")
     return [key for key in compared_keys(runs) if key.startswith(made_by)]
 
 
-def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) -> list[bool]:
-    """Return whether a group is the best of its column among those measured on the same data.
+def best_rows(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) -> list[int]:
+    """Return the ``_row`` of each group that is the best of its column among those measured on the
+    same data.
 
     With a threshold it is the highest rate k/n, if its 95 % Wilson interval lies wholly above that
     of every group with a lower rate. Groups that tie at it are marked together, if each lies above
@@ -237,41 +219,30 @@ def is_best(table: pl.DataFrame, column: Sequence[str], by_rate: bool = True) ->
     Args:
         column: the keys of a column of the table, the task first.
     """
-    tasks = {*table.filter(pl.col("threshold").is_not_null())[column[0]]} if by_rate else set()
-    comparable: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for number, row in enumerate(table.iter_rows(named=True)):
-        if row["mean"] is not None:
-            key = (*(row[key] for key in column), *row["data"])
-            comparable[key].append({**row, "number": number})
-    best: set[int] = set()
-    for key, rows in comparable.items():
-        by_mean = key[0] not in tasks
-        has_rates = all(row["threshold"] is not None for row in rows)
-        if all(row["settings"] == 1 for row in rows) and (by_mean or has_rates):
-            best |= {row["number"] for row in (_lowest_mean if by_mean else _highest_rate)(rows)}
-    return [number in best for number in range(len(table))]
-
-
-def _highest_rate(rows: Sequence[Row]) -> Sequence[Row]:
-    highest = max(row["p_generalises"] for row in rows)
-    first = [row for row in rows if row["p_generalises"] == highest and row["n"] > 1]
-    tied = sum(row["p_generalises"] == highest for row in rows)
-    others = [row for row in rows if row["p_generalises"] < highest]
-    above = all(one["p_low"] > other["p_high"] for one in first for other in others)
-    return first if others and above and len(first) == tied else []
-
-
-def _lowest_mean(rows: Sequence[Row]) -> Sequence[Row]:
-    lowest = min(row["mean"] for row in rows)
-    first = [row for row in rows if row["mean"] == lowest]
-    others = [row for row in rows if row["mean"] > lowest]
-    below = all(
-        one["most"] < other["least"] and least_p(one["n"], other["n"]) <= LEVEL
-        for one in first
-        for other in others
+    rated = {*table.filter(pl.col("threshold").is_not_null())[column[0]]} if by_rate else set()
+    comparable = table.filter(pl.col("mean").is_not_null()).group_by(
+        *column, pl.col("data").list.eval(pl.element().cast(pl.String)).list.join(" ")
     )
-    unanimous = len(first) == 1 or all(row["sd"] == 0 for row in first)
-    return first if others and below and unanimous else []
+    best: list[int] = []
+    for (task, *_), rows in comparable:
+        value = -pl.col("p_generalises") if task in rated else pl.col("mean")
+        first, others = rows.filter(value == value.min()), rows.filter(value > value.min())
+        is_apart = _rates_are_apart if task in rated else _seeds_are_apart
+        if (rows["settings"] == 1).all() and len(others) and is_apart(first, others):
+            best += first["_row"].to_list()
+    return best
+
+
+def _rates_are_apart(first: pl.DataFrame, others: pl.DataFrame) -> bool:
+    lowest, highest = first.select("p_low", "n").min().row(0), others["p_high"].max()
+    return bool(lowest[1] > 1 and lowest[0] > highest)
+
+
+def _seeds_are_apart(first: pl.DataFrame, others: pl.DataFrame) -> bool:
+    below = first.select(pl.max("most")).item() < others.select(pl.min("least")).item()
+    enough = least_p(*(rows.select(pl.min("n")).item() for rows in (first, others))) <= LEVEL
+    unanimous = len(first) == 1 or (first["sd"].fill_null(1.0) == 0).all()
+    return bool(below and enough and unanimous)
 
 
 @cache

@@ -1,17 +1,15 @@
 """Paired comparison of two encodings over seeds. Runs of one seed share their batches and all
 weights outside of the encoding, so that paired differences vary less than the errors do."""
 
-from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import polars as pl
 
 from pe_lab.core.errors import UsageError
-from pe_lab.core.metrics import metric_name
 from pe_lab.results.groups import defaults_of, named, same, without_idle
 from pe_lab.results.statistics import holm, sign_test, two_clusters
-from pe_lab.results.table import Kind, compared_keys, splits_of, text, threshold, without_tuning
+from pe_lab.results.table import Kind, by_split, compared_keys, text, threshold, without_tuning
 
 SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),
@@ -27,9 +25,6 @@ SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("lower_a", "lower_b"), pl.Int64),
     **dict.fromkeys(("p", "p_holm", "p_least"), pl.Float64),
 }
-Run = Mapping[str, Any]
-# setting -> seed -> run.
-Settings = dict[str, dict[int, Run]]
 
 
 def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
@@ -57,85 +52,81 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     if a == b:
         raise UsageError(f"a={a} b={b} are the same encoding: give two")
     finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
-    sides = {pe: _by_protocol(finished, pe) for pe in (a, b)}
-    for pe, protocols in sides.items():
-        if not protocols:
+    for pe in (a, b):
+        if finished.is_empty() or finished.filter(pe=pe).is_empty():
             raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
-    names = named(finished).labels
-    rows: list[dict[str, Any]] = []
-    for protocol in sides[a].keys() & sides[b].keys():
-        runs_a, runs_b = _only(a, sides[a][protocol]), _only(b, sides[b][protocol])
-        if seeds := sorted(runs_a.keys() & runs_b.keys()):
-            first, other = runs_a[seeds[0]], runs_b[seeds[0]]
-            facts = {"task": first["task"], "a": a, "b": b, "differs": names[first["setting"]]}
-            facts |= {"setting_a": first["setting"], "setting_b": other["setting"]}
-            splits = splits_of(finished.filter(task=first["task"]))
-            pairs = [(runs_a[seed], runs_b[seed]) for seed in seeds]
-            tests = [_test(pairs, split) for split in splits]
-            ps = holm([test["p"] for test in tests])
-            rows += [facts | test | {"p_holm": p} for test, p in zip(tests, ps, strict=True)]
-    if not rows:
+    # Task by task, so that splits are in the order of their task.
+    tasks = finished.partition_by("task", maintain_order=True)
+    errors = pl.concat([by_split(runs, ["error"]) for runs in tasks])
+    errors = errors.join(_protocols(finished), on="path", maintain_order="left")
+    first, other = errors.filter(pe=a), errors.filter(pe=b)
+    shared = ["task", "protocol"]
+    for pe, of, others in ((a, first, other), (b, other, first)):
+        _check_one_setting(finished.filter(pe=pe), of.join(others, on=shared, how="semi"))
+    both = first.join(other, on=[*shared, "split", "seed"], suffix="_b", maintain_order="left")
+    if both.is_empty():
         raise UsageError(f"a={a} b={b} share no seed in settings that are otherwise equal")
+    rows: list[dict[str, Any]] = []
+    for _, pair in _differences(both).group_by("setting_a", "setting_b", maintain_order=True):
+        tests = [_test(row) for row in pair.iter_rows(named=True)]
+        ps = holm([test["p"] for test in tests])
+        rows += [{**test, "p_holm": p} for test, p in zip(tests, ps, strict=True)]
+    names = named(finished).labels
+    rows = [{**row, "a": a, "b": b, "differs": names[row["setting_a"]]} for row in rows]
     return pl.DataFrame(rows, SCHEMA).sort("task", "differs", "setting_a", maintain_order=True)
 
 
-def _by_protocol(finished: pl.DataFrame, pe: str) -> dict[tuple[Any, ...], Settings]:
-    """Return what both sides must share -> the settings of an encoding with it."""
-    if not len(finished):
-        return {}
+def _protocols(finished: pl.DataFrame) -> pl.DataFrame:
+    """Return the ``path`` of each run and its ``protocol``: what both sides must share."""
     keys = [key for key in compared_keys(finished) if not key.startswith("pe.")]
-    protocols: dict[tuple[Any, ...], Settings] = {}
-    for run in without_idle(finished).filter(pe=pe).iter_rows(named=True):
-        protocol = {"task": run["task"], **{key: run[key] for key in keys}}
-        if same(protocol["train.lr"], defaults_of(run)["train.lr"]):
+    protocols = []
+    for run in without_idle(finished).iter_rows(named=True):
+        protocol = {key: run[key] for key in keys}
+        if same(run["train.lr"], defaults_of(run)["train.lr"]):
             protocol["train.lr"] = "preset"
-        settings = protocols.setdefault(tuple(protocol.items()), {})
-        settings.setdefault(run["setting"], {})[run["seed"]] = run
-    return protocols
+        protocols.append((run["path"], text(protocol)))
+    return pl.DataFrame(protocols, ["path", "protocol"], orient="row")
 
 
-def _only(pe: str, settings: Settings) -> dict[int, Run]:
-    """Return the runs of the only setting."""
-    if len(settings) == 1:
-        return next(iter(settings.values()))
-    firsts = [next(iter(runs.values())) for runs in settings.values()]
-    keys = [k for k in firsts[0] if k.startswith("pe.") and len({text(f[k]) for f in firsts}) > 1]
-    raise UsageError(
-        f"pe={pe} has {len(settings)} settings here that differ in {', '.join(keys)}: choose one, "
-        f"where='pe!={pe} or {keys[0]}={text(firsts[0][keys[0]])}'"
+def _check_one_setting(runs: pl.DataFrame, shared: pl.DataFrame) -> None:
+    """Refuse an encoding of which several settings share a protocol with the other side."""
+    for settings in shared.group_by("protocol").agg(pl.col("setting").unique())["setting"]:
+        firsts = runs.filter(pl.col("setting").is_in(settings)).unique("setting")
+        varying = [
+            key for key in runs.columns if key.startswith("pe.") and firsts[key].n_unique() > 1
+        ]
+        if len(firsts) > 1:
+            pe, key = firsts["pe"][0], varying[0]
+            raise UsageError(
+                f"pe={pe} has {len(firsts)} settings here that differ in {', '.join(varying)}: "
+                f"choose one, where='pe!={pe} or {key}={text(firsts[key][0])}'"
+            )
+
+
+def _differences(both: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each pair of settings and split, over the seeds at which both were
+    measured."""
+    known = pl.col("error").is_not_null() & pl.col("error_b").is_not_null()
+    difference = (pl.col("error") - pl.col("error_b")).filter(known)
+    pairs = both.sort("seed", maintain_order=True).rename({"setting": "setting_a"})
+    return pairs.group_by("task", "setting_a", "setting_b", "split", maintain_order=True).agg(
+        n=known.sum(),
+        seeds=pl.col("seed").filter(known),
+        errors_a=pl.col("error").filter(known),
+        errors_b=pl.col("error_b").filter(known),
+        difference=difference.median(),
+        lower_a=(difference < 0).sum(),
+        lower_b=(difference > 0).sum(),
     )
 
 
-def _test(pairs: Sequence[tuple[Run, Run]], split: str) -> dict[str, Any]:
-    """Return the row of a split, of the runs of both sides with the same seeds."""
-    name = metric_name(split, "error")
-    both = [
-        (one["seed"], one[name], other[name])
-        for one, other in pairs
-        if one[name] is not None and other[name] is not None
-    ]
-    seeds, *errors = map(list, zip(*both, strict=True)) if both else ([], [], [])
-    limit = threshold(pairs[0][0]["task"], split)
-    row: dict[str, Any] = {"split": split, "seeds": seeds, "threshold": limit}
-    for side, values in zip("ab", errors, strict=True):
-        row |= {
-            f"errors_{side}": values,
-            f"k_{side}": sum(error <= limit for error in values) if values else None,
-            f"median_{side}": median(values) if values else None,
-            f"clusters_{side}": two_clusters(values, limit) if values else None,
-        }
-    return {**row, **seed_by_seed(*errors)}
-
-
-def seed_by_seed(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
-    """Return the paired statistics of two samples of equal size: see ``paired`` for the names."""
-    n, differences = len(a), [x - y for x, y in zip(a, b, strict=True)]
-    lower_a, lower_b = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
-    return {
-        "n": n,
-        "difference": median(differences) if n else None,
-        "lower_a": lower_a,
-        "lower_b": lower_b,
-        "p": sign_test(lower_a, lower_b) if n > 1 else None,
-        "p_least": 2 / 2**n if n > 1 else None,
-    }
+def _test(row: dict[str, Any]) -> dict[str, Any]:
+    """Add what is counted on either side, and the sign test."""
+    limit, n = threshold(row["task"], row["split"]), row["n"]
+    for side in "ab" if n else "":
+        values = row[f"errors_{side}"]
+        row[f"k_{side}"] = sum(error <= limit for error in values)
+        row[f"median_{side}"] = median(values)
+        row[f"clusters_{side}"] = two_clusters(values, limit)
+    p = sign_test(row["lower_a"], row["lower_b"]) if n > 1 else None
+    return {**row, "threshold": limit, "p": p, "p_least": 2 / 2**n if n > 1 else None}

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import yaml
 
-from pe_lab.core.metrics import metric_name, wilson
 from pe_lab.results.groups import RATES, SETTING, grouped, same
-from pe_lab.results.table import Kind, splits_of, text, without_tuning
+from pe_lab.results.statistics import with_interval
+from pe_lab.results.table import Kind, by_split, splits_of, text, without_tuning
 
 SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("source", "where", "task", "pe", "size", "split", "metric"), pl.String),
@@ -104,7 +104,7 @@ def verdict(number: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
 
     Args:
         cell: of our seeds ``n``, ``range_low`` and ``range_high`` (the lowest and the highest
-            bound of ``with_bounds``) and ``clusters`` (whether they fall into two).
+            bound of a seed) and ``clusters`` (whether they fall into two).
     """
     if cell["n"] < 2:
         return "one seed: no verdict"
@@ -187,34 +187,18 @@ def _log_ratio(a: Any, b: Any) -> float:
     return abs(math.log(a / b)) if are_numbers and a * b > 0 else 0.0
 
 
-def _measured(finished: pl.DataFrame, metric: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+def _measured(finished: pl.DataFrame, metric: str) -> dict[Any, dict[str, Any]]:
     """Return (pe, setting, split) -> its row of ``grouped``, with ``range_low`` and
     ``range_high``."""
     if not len(finished):
         return {}
-    splits = splits_of(finished)
+    key, bounds = [*SETTING, "split"], ("error_low", "error_high")
+    runs = by_split(finished, (metric, "n_seq", *bounds))
     # Runs have the bounds of their error alone.
-    for split in splits if metric == "error_seq" else ():
-        if (share := metric_name(split, metric)) in finished.columns:
-            finished = with_bounds(finished, share, metric_name(split, "n_seq"))
-    kinds = (metric, f"{metric}_low", f"{metric}_high")
-    tables = [grouped(finished, SETTING, kind, splits).iter_rows(named=True) for kind in kinds]
-    cells = {}
-    for cell, lows, highs in zip(*tables, strict=True):
-        if cell["mean"] is not None:
-            cell["range_low"], cell["range_high"] = lows["values"][0], highs["values"][-1]
-            cells[cell["pe"], cell["setting"], cell["split"]] = cell
-    return cells
-
-
-def with_bounds(runs: pl.DataFrame, share: str, n: str) -> pl.DataFrame:
-    """Add ``<share>_low`` and ``<share>_high``, the 95 % Wilson interval of each run's share of n
-    answers or sequences; null where the run did not measure it."""
-    pairs = runs.select(share, n).iter_rows()
-    bounds = [
-        (None, None) if None in pair else wilson(pair[0] * pair[1], pair[1]) for pair in pairs
-    ]
-    return runs.with_columns(
-        pl.Series(f"{share}_low", [low for low, _ in bounds], pl.Float64),
-        pl.Series(f"{share}_high", [high for _, high in bounds], pl.Float64),
-    )
+    if metric == "error_seq":
+        wrong = runs.drop(bounds).with_columns(wrong=pl.col(metric) * pl.col("n_seq"))
+        runs = with_interval(wrong, "wrong", "n_seq", *bounds)
+    runs = runs.drop_nulls(metric)
+    ends = runs.group_by(key).agg(range_low=pl.min(bounds[0]), range_high=pl.max(bounds[1]))
+    cells = grouped(finished, SETTING, metric, splits_of(finished)).join(ends, on=key)
+    return cells.rows_by_key(key, named=True, unique=True, include_key=True)

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import polars as pl
 
-from pe_lab.core.metrics import IN_DOMAIN, wilson
+from pe_lab.core.metrics import IN_DOMAIN, OOD, wilson
 
 # 5 % quantiles of the ratio of ``two_clusters`` for n normal values, by 400 000 draws each.
 CRITICAL = {3: 0.0007, 4: 0.014, 5: 0.039, 6: 0.065, 7: 0.087}
@@ -99,33 +99,36 @@ def spread(value: pl.Expr, threshold: pl.Expr) -> dict[str, pl.Expr]:
     }
 
 
+def with_interval(
+    table: pl.DataFrame, k: str = "k", n: str = "n", low: str = "p_low", high: str = "p_high"
+) -> pl.DataFrame:
+    """Add the 95 % Wilson interval of k of n; null where k is null or n is 0."""
+    pairs = table.select(k, n).iter_rows()
+    bounds = [wilson(k, n) if n and k is not None else (None, None) for k, n in pairs]
+    return table.hstack(pl.DataFrame(bounds, {low: pl.Float64, high: pl.Float64}, orient="row"))
+
+
 def with_rates(table: pl.DataFrame) -> pl.DataFrame:
     """Add ``p_generalises`` (k / n), ``p_low`` and ``p_high`` (its 95 % Wilson interval) and
     ``clusters`` to a table aggregated by ``rate_of`` with its ``n``."""
-    intervals = [
-        (None, None) if k is None or not n else wilson(k, n)
-        for k, n in table.select("k", "n").iter_rows()
-    ]
     clusters = [two_clusters(*row) for row in table.select("values", "threshold").iter_rows()]
-    return table.with_columns(
+    return with_interval(table).with_columns(
         k=pl.when(pl.col("n") > 0).then(pl.col("k")),
         p_generalises=pl.when(pl.col("n") > 0).then(pl.col("k") / pl.col("n")),
-        p_low=pl.Series([low for low, _ in intervals], dtype=pl.Float64),
-        p_high=pl.Series([high for _, high in intervals], dtype=pl.Float64),
         clusters=pl.Series(clusters, dtype=pl.Boolean),
     )
 
 
-def with_clusters_of_mean(table: pl.DataFrame, keys: Sequence[str], mean: str) -> pl.DataFrame:
-    """Mark the split ``mean`` where one of the OOD splits that it averages has two clusters: its
-    values are then of several kinds of run, also where they lie close together.
+def with_clusters_of_mean(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Mark the split ``ood`` where one of the splits that it averages has two clusters: its values
+    are then of several kinds of run, also where they lie close together.
 
     Args:
         keys: those of a row, the split among them.
     """
     group = [key for key in keys if key != "split"]
-    averaged = pl.col("clusters") & ~pl.col("split").is_in([mean, IN_DOMAIN])
-    of_mean = (pl.col("split") == mean) & (pl.col("n") > 1)
+    averaged = pl.col("clusters") & ~pl.col("split").is_in([OOD, IN_DOMAIN])
+    of_mean = (pl.col("split") == OOD) & (pl.col("n") > 1)
     return table.with_columns(pl.col("clusters") | (of_mean & averaged.any().over(group)))
 
 

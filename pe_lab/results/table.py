@@ -7,7 +7,8 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,11 +21,11 @@ import yaml
 from pe_lab.core.config_dir import conf
 from pe_lab.core.errors import PeLabError, UsageError, reason
 from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
-from pe_lab.core.options import Options
+from pe_lab.core.options import Line
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of, filter_key, filter_where
 from pe_lab.store.run_folder import RunFolder, run_folders
-from pe_lab.store.run_id import any_seed, excluded, identity, with_added
+from pe_lab.store.run_id import add_new_keys, drop_seed, identity, is_excluded
 
 logger = logging.getLogger("pe_lab")
 Kind = pl.DataType | type[pl.DataType]
@@ -133,7 +134,8 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
         summary = folder.summary()
         known, recorded = _unfinished(folder) if summary is None else _finished(summary)
         if "config" in recorded:
-            parts = any_seed(recorded["config"]), recorded.get("contents") or {}
+            _check_numbers(recorded["config"], recorded.get("metrics", {}))
+            parts = drop_seed(recorded["config"]), recorded.get("contents") or {}
             content = orjson.dumps([*parts, recorded.get("null_keys") or []])
             known["_row"] = settings.setdefault(content, len(settings))
         return facts | known
@@ -143,6 +145,14 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
         # No run, whatever is in it, may hide the others.
         message = f"{folder.path} cannot be read ({reason(error)}): make it again with force=true"
     return {**facts, "state": "broken", "message": message}
+
+
+def _check_numbers(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+    """ValueError where a record has no number where tables compute with one."""
+    keys = {f"train.{key}": config["train"][key] for key in ("lr", "steps")}
+    for name, value in {**keys, **metrics}.items():
+        if not isinstance(value, (int, float)) and not (value is None and name in metrics):
+            raise ValueError(f"{name} is {value!r}, not a number")
 
 
 def _finished(summary: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -177,7 +187,7 @@ def _unfinished(folder: RunFolder) -> tuple[dict[str, Any], Mapping[str, Any]]:
 def _setting(recorded: tuple[dict[str, Any], dict[str, str], list[str]]) -> dict[str, Any]:
     """Return the keys that all seeds of a setting share."""
     config, contents, null_keys = recorded
-    keys = flat({**with_added(config), "contents": contents})
+    keys = flat({**add_new_keys(config), "contents": contents})
     keys = {key: value for key, value in keys.items() if key not in ("seed", "seed.data")}
     null_keys = [*null_keys, *(key for key, value in keys.items() if value is None)]
     facts = {"setting": identity(config, contents), "task_digest": task_digest(config, contents)}
@@ -245,7 +255,7 @@ def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
 def compared_keys(frame: pl.DataFrame) -> list[str]:
     """Return the columns that are keys of the configuration and can change a run's numbers."""
     keys = [name for name in frame.columns if "." in name.partition("/")[0]]
-    return [key for key in keys if not excluded(key)]
+    return [key for key in keys if not is_excluded(key)]
 
 
 def splits_of(frame: pl.DataFrame) -> list[str]:
@@ -254,29 +264,27 @@ def splits_of(frame: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(split for splits in lists for split in splits or ()))
 
 
-def by_split(frame: pl.DataFrame) -> pl.DataFrame:
+def measured(frame: pl.DataFrame, split: str, metric: str) -> pl.Expr:
+    """Return a metric of a split under the metric's name; null where no run has it."""
+    name = metric_name(split, metric)
+    column = pl.col(name) if name in frame.columns else pl.lit(None)
+    return column.cast(pl.Float64).alias(metric)
+
+
+def by_split(frame: pl.DataFrame, metrics: Sequence[str] = TABLED) -> pl.DataFrame:
     """Return the finished runs, one row per run and split: ``path``, ``task``, ``pe``, ``seed``,
-    ``setting``, ``split``, ``place`` (the prefix of its metrics), ``error``, ``error_low``,
-    ``error_high`` (95 % Wilson), ``error_seq``, ``loss``, ``n``, ``guess``; null where the split
-    was too long for the encoding."""
+    ``setting``, ``split``, ``place`` (the prefix of its metrics) and the metrics: ``error``,
+    ``error_low``, ``error_high`` (95 % Wilson), ``error_seq``, ``loss``, ``n``, ``guess``; null
+    where the split was too long for the encoding."""
     finished = frame.filter(pl.col("state") == "finished")
-    parts = []
-    for split in splits_of(frame):
-        numbers = [
-            pl.col(name).cast(pl.Float64).alias(kind)
-            if (name := metric_name(split, kind)) in frame.columns
-            else pl.lit(None, pl.Float64).alias(kind)
-            for kind in TABLED
-        ]
-        parts.append(
-            finished.filter(pl.col("splits").list.contains(split)).select(
-                "path", "task", "pe", "seed", "setting",
-                pl.lit(split).alias("split"), pl.lit(metric_prefix(split)).alias("place"), *numbers,
-            )
-        )  # fmt: skip
     kinds = {name: FACTS.get(name, pl.String) for name in (*RUN, "split", "place")}
-    empty = pl.DataFrame(schema=kinds | dict.fromkeys(TABLED, pl.Float64))
-    return pl.concat([empty, *parts])
+    parts = [pl.DataFrame(schema=kinds | dict.fromkeys(metrics, pl.Float64))]
+    for split in splits_of(frame):
+        names = {"split": pl.lit(split), "place": pl.lit(metric_prefix(split))}
+        numbers = {metric: measured(frame, split, metric) for metric in metrics}
+        of_split = finished.filter(pl.col("splits").list.contains(split))
+        parts.append(of_split.select(*RUN, **names, **numbers))
+    return pl.concat(parts)
 
 
 def curves(frame: pl.DataFrame) -> pl.DataFrame:
@@ -312,11 +320,18 @@ def _rows_of(
     out, with a warning."""
     rows = []
     for run in frame.select(RUN).iter_rows(named=True):
-        try:
+        with damage_named("it is left out"):
             rows += [{**run, **row} for row in read(RunFolder(Path(run["path"])))]
-        except PeLabError as error:
-            logger.warning("%s; until then it is left out", error)
     return rows
+
+
+@contextmanager
+def damage_named(until_then: str) -> Iterator[None]:
+    """Name a file that cannot be read, and what that means for its run; the others go on."""
+    try:
+        yield
+    except PeLabError as error:
+        logger.warning("%s; until then %s", error, until_then)
 
 
 def shipped_findings() -> Path:
@@ -344,9 +359,9 @@ def read_file_of_runs(file: str | Path) -> pl.DataFrame:
             f"file={file} is no table of runs, it lacks {', '.join(missing)}: "
             "pe-lab results to=FILE.parquet writes one"
         )
-    if TUNING_OF not in frame.columns:
-        frame = frame.with_columns(pl.lit(None, pl.String).alias(TUNING_OF))
-    return frame
+    later = pl.DataFrame(schema={TUNING_OF: pl.String, NOT_FINITE: pl.String})
+    frame = pl.concat([frame, later], how="diagonal_relaxed")
+    return frame.with_columns(pl.col(NOT_FINITE).fill_null(""))
 
 
 def threshold(task: str, split: str) -> float:
@@ -412,44 +427,24 @@ def without_tuning(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.filter(pl.col(TUNING_OF).is_null())
 
 
-class RunOptions(Options, extra="allow"):
-    """Options of a command over runs; its other keys are filters, columns of the runs' table."""
-
-    runs_dir: str = "runs"
-    where: str | None = None
-
-    @property
-    def filters(self) -> list[str]:
-        """The words that select among the runs of ``runs_dir``."""
-        where = [] if self.where is None else [f"where={self.where}"]
-        return [*(f"{key}={value}" for key, value in self.others.items()), *where]
-
-    def values(self, key: str) -> list[str]:
-        """The values that a filter selects, separated by commas; empty without that filter."""
-        value = self.others.get(key)
-        return [] if value is None else [entry.strip() for entry in value.split(",")]
-
-
-class FileOptions(RunOptions):
-    """Options of a command that needs no more than the table of the runs, which may be a file in
-    place of ``runs_dir``."""
-
-    file: Path | None = None
-
-
-def selected(options: RunOptions) -> pl.DataFrame:
-    """Return the runs that the options select (see ``read_runs``), of a folder or a file.
+def selected(
+    line: Line,
+    runs_dir: str | Path,
+    where: str | None,
+    filters: Mapping[str, str],
+    file: Path | None = None,
+) -> pl.DataFrame:
+    """Return the runs that a command's line selects (see ``read_runs``), of a folder or a file.
 
     Raises:
         UsageError: a filter that no run can have, or that cannot be read.
     """
-    file = options.file if isinstance(options, FileOptions) else None
-    runs = read_runs(options.runs_dir) if file is None else read_file_of_runs(file)
-    for key, value in options.others.items():
+    runs = read_runs(runs_dir) if file is None else read_file_of_runs(file)
+    for key, value in filters.items():
         if len(runs) and column_of(key, runs.columns) is None:
-            meant = did_you_mean(key, {*type(options).model_fields, *runs.columns})
-            raise UsageError(f"{options.command} {key}={value}: {meant}")
-    return filtered(runs, options.where, options.others)
+            meant = did_you_mean(key, {*line.keys, *runs.columns})
+            raise UsageError(f"{line.command} {key}={value}: {meant}")
+    return filtered(runs, where, filters)
 
 
 def unfinished_notes(runs: pl.DataFrame) -> list[str]:

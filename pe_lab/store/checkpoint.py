@@ -3,68 +3,66 @@
 import io
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 
 from pe_lab.core.errors import writing
 from pe_lab.core.files import replace_file
-from pe_lab.store.files import NO_FIT, digest_of, reading
-
-FORMAT = 2
-MARK = b"pe-lab sha256 "
-COMMENT_BYTES = 2 + len(MARK) + 64
+from pe_lab.store.run_folder import NO_FIT, RunFolder, digest_of, report_damage
 
 
-def save(path: Path, run: str, state: dict[str, Any]) -> str:
+def save(path: Path, state: dict[str, Any]) -> str:
     """Write the state of a run; a kill at any moment leaves the old file or the new one.
-
-    Args:
-        run: the identity of the run, which ``load`` compares.
 
     Returns:
         The file's digest.
     """
     # Written directly to the file, torch.save would misreport a full disk.
-    content = io.BytesIO()
-    torch.save({"format": FORMAT, "run": run, **state}, content)
-    zipped = content.getbuffer()[:-2]
-    comment = _digest_comment(zipped)
+    stream = io.BytesIO()
+    torch.save(state, stream)
     with writing(path):
-        replace_file(path, zipped, comment)
-    return comment[-64:].decode()
+        replace_file(path, stream.getbuffer())
+    return digest_without_comment(stream.getbuffer())
 
 
-def load(path: Path, run: str | None = None, digest: str | None = None) -> dict[str, Any]:
+def load(path: Path, digest: str | None = None) -> dict[str, Any]:
     """Read the state that ``save`` wrote.
 
     Args:
-        run: the identity of the run that it must belong to; None: any run.
         digest: the one that summary.json has for this file; None: any.
 
     Raises:
-        DamagedError: the file is missing or damaged, or belongs to another run.
+        DamagedError: the file is missing or damaged, or is not that of the summary.
     """
-    with reading(path):
-        content = memoryview(path.read_bytes())
-        zipped, comment = content[:-COMMENT_BYTES], content[-COMMENT_BYTES:]
-        if comment != _digest_comment(zipped):
+    with report_damage(path):
+        content = path.read_bytes()
+        # torch.load does not compare the checksums of its archive.
+        if ZipFile(io.BytesIO(content)).testzip() is not None:
             raise ValueError(NO_FIT)
-        state: dict[str, Any] = torch.load(
-            io.BytesIO(content), map_location="cpu", weights_only=True
-        )
-        if state["format"] != FORMAT:
-            raise ValueError(f"it has format {state['format']}, this program reads {FORMAT}")
-        if run not in (None, state["run"]):
-            raise ValueError(f"it belongs to the run {state['run']}, not to {run}")
-        if digest not in (None, comment[-64:].tobytes().decode()):
+        if digest not in (None, digest_without_comment(content)):
             raise ValueError("it is not the one that summary.json was measured with")
-        return state
+        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
 
-def _digest_comment(zipped: memoryview) -> bytes:
-    """The end of the file: the digest as the comment of the zip archive, after its length.
+def digest_without_comment(content: bytes | memoryview) -> str:
+    """Return the digest of an archive without its comment, in which version 0.2 wrote the
+    digest."""
+    comment = ZipFile(io.BytesIO(content)).comment
+    return digest_of(content[: -2 - len(comment)])
 
-    Any reader of torch's format skips it.
+
+def check_digests(folder: RunFolder) -> None:
+    """Compare all files of a run with their digests.
+
+    Raises:
+        DamagedError: one does not fit; it is named.
     """
-    comment = MARK + digest_of(zipped).encode()
-    return len(comment).to_bytes(2, "little") + comment
+    digests = (folder.summary() or {}).get("digests", {})
+    folder.status()
+    for name in digests.keys() - {"checkpoint.pt"}:
+        folder.parse_digested(name, bytes)
+    if digests or folder.checkpoint.exists():
+        load(folder.checkpoint, digests.get("checkpoint.pt"))
+    for name in ("evaluations.jsonl", "why.jsonl"):
+        folder.record(name, f"remove {name}, and measure again")

@@ -8,38 +8,86 @@ status.json                     running, interrupted, failed or finished
 log.txt                         log records, tracebacks included
 summary.json                    the result, once the run is finished, and the digests of the others
 evaluations.jsonl, why.jsonl    what pe-lab eval and pe-lab why measured later
+
+A digest (SHA-256) detects a flipped bit, a torn copy or an edited digit. JSON objects and the last
+two files close with theirs; the digests of all other files are in summary.json.
 """
 
 import fcntl
+import hashlib
+import json
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import orjson
 from filelock import FileLock, Timeout
 
-from pe_lab.core.errors import DamagedError, HeldError, writing
+from pe_lab.core.errors import DamagedError, HeldError, PeLabError, reason, writing
 from pe_lab.core.files import replace_file
-from pe_lab.store.files import (
-    NO_FIT,
-    REMEDY,
-    digest_of,
-    read_sealed,
-    read_sealed_lines,
-    reading,
-    sealed,
-)
 
+T = TypeVar("T")
+REMEDY = "put back a copy, or make the run again with force=true, which sets this folder aside"
+NO_FIT = "it does not fit its digest: it was damaged or edited after it was written"
 State = Literal["running", "interrupted", "failed", "finished"]
-DESCRIBING = ("config.yaml", "overrides.yaml", "environment.json")
-"""Files that say how a run was made; they stay as they are once it is finished."""
+DIGESTED = ("config.yaml", "overrides.yaml", "environment.json", "metrics.jsonl")
+"""Files that stay as they are once a run is finished: its summary holds their digests."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """Return the SHA-256 of some bytes, 64 hex digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@contextmanager
+def report_damage(path: Path, remedy: str = REMEDY) -> Iterator[None]:
+    """Whatever fails while a file is read and parsed is a DamagedError that names it."""
+    try:
+        yield
+    except PeLabError:
+        raise
+    except Exception as error:
+        raise DamagedError(f"{path} cannot be read ({reason(error)}): {remedy}") from error
+
+
+def seal_object(value: Mapping[str, Any]) -> str:
+    """JSON, one key on each line, closed by the digest of everything before it."""
+    body = json.dumps(value, indent=1, allow_nan=False).removesuffix("\n}")
+    return f'{body},\n "digest": "{digest_of(body.encode())}"\n}}\n'
+
+
+def seal_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """JSON lines, and a last line with their digest."""
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    return f'{lines}{{"digest": "{digest_of(lines.encode())}"}}\n'
+
+
+def unseal(content: bytes) -> bytes:
+    """Return what ``seal_object`` or ``seal_lines`` closed, without the end; ValueError if the
+    digest does not fit."""
+    before, _, digest = content.rpartition(b'"digest": "')
+    body = before.removesuffix(b",\n ").removesuffix(b"{")
+    if digest.rstrip(b'"}\n') != digest_of(body).encode():
+        raise ValueError(NO_FIT)
+    return body
+
+
+def parse_object(content: bytes) -> dict[str, Any]:
+    """Return the value that ``seal_object`` wrote."""
+    return dict(orjson.loads(unseal(content) + b"\n}"))
+
+
+def parse_lines(content: bytes) -> list[dict[str, Any]]:
+    """Return the rows of JSON lines, without a last one that was cut off."""
+    return [dict(orjson.loads(line)) for line in content.split(b"\n")[:-1]]
 
 
 class RunFolder:
@@ -48,7 +96,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics, self.checkpoint = path / "metrics.jsonl", path / "checkpoint.pt"
-        self.log = path / "log.txt"
         self._lock_file = path.with_name(f".{path.name}.lock")
 
     @classmethod
@@ -73,29 +120,25 @@ class RunFolder:
 
         The lock lies beside the folder. It is released when the process that holds it is killed.
         """
-        lock = FileLock(self._lock_file)
         with writing(self._lock_file):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                lock.acquire(timeout=wait)
+                lock = FileLock(self._lock_file).acquire(timeout=wait)
             except Timeout:
                 status = self.status()
                 raise HeldError(
                     f"{self.path} is being written by process {status.get('pid')} on "
                     f"{status.get('host')}: wait for it, or stop it, then give the command again"
                 ) from None
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def set_aside(self) -> Path | None:
         """Rename an existing folder to make room for a new start; returns its new path."""
         if not self.path.exists():
             return None
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.replaced-{number}")).exists():
-            number += 1
+        paths = (self.path.with_name(f"{self.path.name}.replaced-{n}") for n in count(1))
+        aside = next(path for path in paths if not path.exists())
         with writing(self.path):
             self.path.rename(aside)
         return aside
@@ -121,18 +164,19 @@ class RunFolder:
         by_machine: bool = False,
     ) -> None:
         """Record the state; ``by_machine``: it failed for lack of room, not by its numbers."""
-        status = {"run": self.identity, "state": state, "step": step, "steps": steps}
-        status |= {"error": error, "by_machine": by_machine, "pid": os.getpid()}
-        self.write(
-            "status.json", sealed({**status, "host": socket.gethostname(), "time": time.time()})
-        )
+        status = {
+            **{"run": self.identity, "state": state, "step": step, "steps": steps},
+            **{"error": error, "by_machine": by_machine, "pid": os.getpid()},
+            **{"host": socket.gethostname(), "time": time.time()},
+        }
+        self.write("status.json", seal_object(status))
 
     def status(self) -> dict[str, Any]:
-        """The last recorded status; empty before the first."""
-        return read_sealed(self.path / "status.json") or {}
+        """Return the last recorded status; empty before the first."""
+        return self._parse("status.json", parse_object) or {}
 
     def killed(self) -> bool:
-        """Whether the recorded state is running and no process holds the run."""
+        """Return whether the recorded state is running and no process holds the run."""
         if self.status().get("state") != "running":
             return False
         # Opened for reading: tables write nothing, and a folder may be read-only.
@@ -144,8 +188,8 @@ class RunFolder:
         return True
 
     def summary(self) -> dict[str, Any] | None:
-        """The result of a finished run, else None."""
-        summary = read_sealed(self.path / "summary.json")
+        """Return the result of a finished run, else None."""
+        summary = self._parse("summary.json", parse_object)
         if summary is not None and self.identity != summary.get("identity"):
             raise DamagedError(
                 f"{self.path}/summary.json belongs to the run {summary.get('identity')}: {REMEDY}"
@@ -153,65 +197,82 @@ class RunFolder:
         return summary
 
     def digests(self) -> dict[str, str]:
-        """The digests of the files of ``DESCRIBING``, for the summary."""
-        return {name: digest_of((self.path / name).read_bytes()) for name in DESCRIBING}
+        """Return the digests of the files of ``DIGESTED``, for the summary."""
+        return {name: digest_of((self.path / name).read_bytes()) for name in DIGESTED}
 
     def starts(self) -> list[dict[str, Any]]:
-        """What environment.json says of each start of the run."""
-        content = self._read("environment.json")
-        with reading(self.path / "environment.json"):
-            return [dict(start) for start in orjson.loads(content or b"[]")]
+        """Return what environment.json says of each start of the run."""
+        return list(self.parse_digested("environment.json", orjson.loads) or [])
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; a last line that was cut off is left out."""
-        *lines, _cut_off = self._read("metrics.jsonl").split(b"\n")
-        with reading(self.metrics):
-            return [dict(orjson.loads(line)) for line in lines]
+        """Return the rows of metrics.jsonl; a last line that was cut off is left out."""
+        return self.parse_digested("metrics.jsonl", parse_lines) or []
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Append a row to metrics.jsonl; one that a full disk cuts off is ignored by readers.
+
+        A float reads back as the same float. NaN and infinities, which JSON lacks, become null.
+        """
+        with writing(self.metrics), open(self.metrics, "ab") as file:
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+    def mark_rows(self) -> tuple[int, str]:
+        """Put all rows of metrics.jsonl on the disk, for a checkpoint, which must not count on
+        lost ones; returns their length in bytes and their digest."""
+        with writing(self.metrics), open(self.metrics, "rb") as file:
+            os.fsync(file.fileno())
+            content = file.read()
+        return len(content), digest_of(content)
+
+    def cut_rows(self, size: int = 0, digest: str | None = None) -> None:
+        """Cut metrics.jsonl back to what ``mark_rows`` returned: later rows are written again."""
+        with writing(self.metrics):
+            self.metrics.touch()
+            content = self.metrics.read_bytes()[:size]
+            if len(content) != size or digest not in (None, digest_of(content)):
+                raise DamagedError(
+                    f"{self.metrics} does not begin with the {size} bytes that the checkpoint was "
+                    f"written after: {REMEDY}"
+                )
+            os.truncate(self.metrics, size)
 
     def record(self, name: str, remedy: str) -> list[dict[str, Any]]:
-        """The rows of evaluations.jsonl or why.jsonl, each of which names its run."""
-        rows = read_sealed_lines(self.path / name, remedy)
-        for row in rows:
-            if row.get("run") != self.identity:
-                raise DamagedError(f"{self.path / name} belongs to run {row.get('run')}: {remedy}")
-        return rows
+        """Return the rows of evaluations.jsonl or why.jsonl."""
+        return self._parse(name, lambda content: parse_lines(unseal(content)), remedy) or []
 
-    def check(self) -> None:
-        """Compare all files with their digests; DamagedError names the first that does not fit."""
-        from pe_lab.store import checkpoint
-
+    def parse_digested(self, name: str, parse: Callable[[bytes], T]) -> T | None:
+        """Return what a file says that fits its digest in summary.json, if there is one."""
         digests = (self.summary() or {}).get("digests", {})
-        self.status()
-        for name in digests.keys() - {"checkpoint.pt"}:
-            self._read(name)
-        if digests or self.checkpoint.exists():
-            checkpoint.load(self.checkpoint, self.identity, digests.get("checkpoint.pt"))
-        for name in ("evaluations.jsonl", "why.jsonl"):
-            self.record(name, f"remove {name}, and measure again")
+        return self._parse(name, parse, digest=digests.get(name))
 
-    def _read(self, name: str) -> bytes:
-        """A file of the folder, compared with its digest in summary.json; empty where there is
-        none."""
-        path, digests = self.path / name, (self.summary() or {}).get("digests", {})
-        if not path.exists() and name not in digests:
-            return b""
-        with reading(path):
+    def _parse(
+        self,
+        name: str,
+        parse: Callable[[bytes], T],
+        remedy: str = REMEDY,
+        digest: str | None = None,
+    ) -> T | None:
+        """Return what a file of the folder says; None where there is none and no digest of one."""
+        path = self.path / name
+        if digest is None and not path.exists():
+            return None
+        with report_damage(path, remedy):
             content = path.read_bytes()
-            if name in digests and digest_of(content) != digests[name]:
+            if digest not in (None, digest_of(content)):
                 raise ValueError(NO_FIT)
-        return content
+            return parse(content)
 
 
 def run_folders(folder: Path) -> list[RunFolder]:
-    """Every run below a folder of a task, of an encoding or of all runs, without those that
+    """Return every run below a folder of a task, of an encoding or of all runs, without those that
     ``force`` set aside."""
     paths = sorted(path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))
     return [RunFolder(path) for path in paths if _NAME.fullmatch(path.name)]
 
 
-def runs_called(name: str, runs_dir: Path) -> list[Path]:
-    """The runs below ``runs_dir`` whose path or id contains ``name``, which may have the wildcards
-    * and ?. A seed at its end is whole: ``seed1`` is not in ``seed10``."""
+def match_runs(name: str, runs_dir: Path) -> list[Path]:
+    """Return the runs below ``runs_dir`` whose path or id contains ``name``, which may have the
+    wildcards * and ?. A seed at its end is whole: ``seed1`` is not in ``seed10``."""
     if re.search(r"seed\d+$", name):
         name = f"{name}-"
     # The name of runs_dir itself, part of every path, does not count.
@@ -224,5 +285,5 @@ def runs_called(name: str, runs_dir: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder has the name of a run."""
+    """Return whether a folder has the name of a run."""
     return bool(_NAME.fullmatch(path.name))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pe_lab.core.moved import RECORDED
+from pe_lab.core.instantiate import RECORDED
 
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
 """Excluded keys on which the last digits depend, as rounding differs with the order of sums."""
@@ -67,34 +67,34 @@ ADDED: dict[str, dict[str, Any]] = {
 this value they are not part of the identity, so that those runs are found again."""
 
 
-def with_added(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded configuration with the keys that its groups have today."""
+def add_new_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with the keys that its groups have today."""
     return {
-        key: {**ADDED.get(_recorded_target(value), {}), **_with_recorded_target(value)}
-        if isinstance(value, dict)
-        else value
+        key: {**find_added(value), **rename_target(value)} if isinstance(value, dict) else value
         for key, value in config.items()
     }
 
 
-def _recorded_target(section: Mapping[str, Any]) -> str:
-    """The class of a section, by the name that the first runs of it recorded."""
-    target = str(section.get("_target_"))
-    return RECORDED.get(target, target)
+def rename_target(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section whose class has the name that the first runs of it recorded."""
+    renamed = dict(section)
+    if (target := str(section.get("_target_"))) in RECORDED:
+        renamed["_target_"] = RECORDED[target]
+    return renamed
 
 
-def _with_recorded_target(section: Mapping[str, Any]) -> dict[str, Any]:
-    named = {"_target_": _recorded_target(section)} if "_target_" in section else {}
-    return {**section, **named}
+def find_added(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of ``ADDED`` of a section's class."""
+    return ADDED.get(str(rename_target(section).get("_target_")), {})
 
 
-def excluded(key: str) -> bool:
-    """Whether a dotted key is outside of every run's identity."""
+def is_excluded(key: str) -> bool:
+    """Return whether a dotted key is outside of every run's identity."""
     return key in EXCLUDED or key.partition(".")[0] in EXCLUDED
 
 
 def identity(config: dict[str, Any], contents: dict[str, str] | None = None) -> str:
-    """Eight hex digits that identify a run.
+    """Return eight hex digits that identify a run.
 
     Args:
         config: resolved (``Plan.resolved``).
@@ -104,21 +104,30 @@ def identity(config: dict[str, Any], contents: dict[str, str] | None = None) -> 
     without = EXCLUDED | {"train.length"}
     if config["train"]["stop_below"] is None:
         without |= ONLY_EARLY_STOPPING
-    hashed: dict[str, Any] = {"contents": contents} if contents else {}
-    for key, value in config.items():
-        if key in without:
-            continue
-        if isinstance(value, dict):
-            value = {name: v for name, v in value.items() if f"{key}.{name}" not in without}
-        hashed[key] = _without_added(value)
-    text = json.dumps(hashed, sort_keys=True, ensure_ascii=True)
+    hashed = {"contents": contents} if contents else {}
+    text = json.dumps(hashed | _select_hashed(config, without), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def any_seed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with what all its seeds have in common: a seed of the weights that is not
-    that of the data belongs to the setting. So does the run that it began with, unless that has the
-    same seed."""
+def _select_hashed(value: Any, without: frozenset[str], prefix: str = "") -> Any:
+    """Return a configuration, or a part of it, without what changes no number: the dotted keys in
+    ``without``, and the keys of ``ADDED`` with their old values."""
+    if isinstance(value, list):
+        return [_select_hashed(one, without, prefix) for one in value]
+    if not isinstance(value, dict):
+        return value
+    added = find_added(value)
+    return {
+        name: _select_hashed(one, without, f"{prefix}{name}.")
+        for name, one in rename_target(value).items()
+        if f"{prefix}{name}" not in without and (name not in added or one != added[name])
+    }
+
+
+def drop_seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with what all its seeds have in common: a seed of the weights that is
+    not that of the data belongs to the setting. So does the run that it began with, unless that has
+    the same seed."""
     seed = config["seed"]
     data = seed["data"] if isinstance(seed, Mapping) else seed
     shared = {**config, "seed": {"init": seed["init"]} if isinstance(seed, Mapping) else 0}
@@ -128,21 +137,7 @@ def any_seed(config: Mapping[str, Any]) -> dict[str, Any]:
     return shared
 
 
-def _without_added(value: Any) -> Any:
-    """A section, or a part of one, without the keys of ``ADDED`` that change nothing."""
-    if isinstance(value, list):
-        return [_without_added(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    added = ADDED.get(_recorded_target(value), {})
-    return {
-        name: _without_added(one)
-        for name, one in _with_recorded_target(value).items()
-        if name not in added or one != added[name]
-    }
-
-
-def operational(word: str) -> bool:
-    """Whether an override changes no run's numbers, only where and how it runs."""
+def is_operational(word: str) -> bool:
+    """Return whether an override changes no run's numbers, only where and how it runs."""
     key = word.lstrip("+~").partition("=")[0]
-    return key.partition("/")[0].partition(".")[0] == "hydra" or excluded(key)
+    return key.partition("/")[0].partition(".")[0] == "hydra" or is_excluded(key)

@@ -18,11 +18,11 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.errors import PeLabError, writing
+from pe_lab.core.errors import writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.groups import same
-from pe_lab.results.table import flat, read_runs, text
+from pe_lab.results.table import damage_named, flat, read_runs, text
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.suite import SCORE, TUNING, Suite
 
@@ -174,7 +174,8 @@ class _Departures:
     def _names(self, run: Mapping[str, Any], model: str, positions: str) -> list[str]:
         suite, names = self.suite, []
         own = [name for column in suite.columns if (name := suite.named(self.pe, column))]
-        of_suite = [e for e in suite.all_entries() if _runs_as(suite.words(e), model, self.pe)]
+        what = {f"model={model}", f"pe={self.pe}"}
+        of_suite = [entry for entry in suite.all_entries() if what <= {*suite.words(entry)}]
         for entry in of_suite or own:
             words = dict(word.split("=", 1) for word in (*suite.common, *suite.words(entry)))
             expected = {**yaml_keys("model", model, None), **yaml_keys("pe", self.pe, self.folder)}
@@ -187,10 +188,6 @@ class _Departures:
             ]
             names.append(" ".join([entry, *parts]))
         return names
-
-
-def _runs_as(words: tuple[str, ...], model: str, pe: str) -> bool:
-    return {f"model={model}", f"pe={pe}"} <= {*words}
 
 
 def _equals(value: Any, expected: Any, was_null: bool) -> bool:
@@ -209,7 +206,7 @@ def yaml_keys(group: str, name: str, folder: Path | None) -> Mapping[str, Any]:
 
 def read_origin(path: Path) -> dict[str, Any]:
     """Return when a run was begun, and with which revision, torch, machine and Python."""
-    with suppress(PeLabError, KeyError, IndexError):
+    with suppress(KeyError, IndexError), damage_named("its machine is unknown"):
         starts: list[Any] = RunFolder(path).starts()
         last, system = starts[-1], str(starts[-1].get("platform", "")).split("-")
         parts = (system[0], *({*system} & {"x86_64", "aarch64", "arm64", "AMD64"}))

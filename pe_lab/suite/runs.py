@@ -19,15 +19,14 @@ from pe_lab.core.console import busy, console
 from pe_lab.core.errors import Interrupted, PeLabError, UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.suggest import check_known, counted
-from pe_lab.experiment.run import folder_of
+from pe_lab.experiment.run import find_folder
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
 from pe_lab.suite.scores import BASELINE, choose_rates, next_tuning, tuning_of, unite
 from pe_lab.suite.suite import LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
 from pe_lab.sweeps.jobs import Job, launch_all
-from pe_lab.sweeps.launchers import check_launcher
-from pe_lab.sweeps.sweep import Sweep, conclude
+from pe_lab.sweeps.sweep import Sweep, raise_ended
 from pe_lab.train.plan import Plan, plan
 
 ENDED = ("finished", "finished before")
@@ -266,7 +265,6 @@ class Trainer:
                 line = replace(self.line, words=self._words(*pair), multirun=False)
                 name = f"suite-{self.suite.name}"
                 self._sweep = Sweep(line, [line.words], str(self.runs_dir), name)
-                check_launcher(self._sweep.cfg)
 
     def _words(self, task: str, entry: str) -> list[str]:
         return [*self.suite.run_words(task, entry), *self.line.words]
@@ -304,7 +302,7 @@ class Trainer:
                     self._train_step(step, self._sweep)
         except (Exception, Interrupted) as error:
             ended = error
-        conclude(ended, "the same command")
+        raise_ended(ended, "the same command")
         refused = (f"not run: {t} {entry}: {why}" for (t, entry), why in self.refused.items())
         for line in (*self.failed, *refused):
             console().print(line, soft_wrap=True)
@@ -346,7 +344,7 @@ class Trainer:
         for number, (run, planned) in enumerate(plans, 1):
             train = replace(planned.config.train, lr=run.lr, steps=run.steps)  # type: ignore[type-var]
             config = replace(planned.config, train=train, seed=run.seed)  # type: ignore[type-var]
-            folder = folder_of(replace(planned, config=config))
+            folder = find_folder(replace(planned, config=config))
             # A run of a suite is measured at its end alone.
             values = {"train.lr": run.lr, "train.steps": run.steps, "seed": run.seed}
             own = [f"{key}={value!r}" for key, value in {**values, "eval.every": run.steps}.items()]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from pe_lab.core.metrics import IN_DOMAIN, wilson
-from pe_lab.results.statistics import rate_of, with_rates
+from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.results.statistics import rate_of, with_interval, with_rates
 from pe_lab.suite.suite import SCORE, TUNING, Protocol, Search, Suite
 
 WORST = 1.0
@@ -158,11 +158,7 @@ class Scores:
         table = seeds.group_by("task", "entry", maintain_order=True).agg(
             k=pl.sum("generalises"), n=pl.len(), learned=pl.sum("learned"), yours=pl.sum("yours")
         )
-        intervals = [wilson(k, n) for k, n in table.select("k", "n").iter_rows()]
-        return table.with_columns(
-            low=pl.Series([low for low, _ in intervals], dtype=pl.Float64),
-            high=pl.Series([high for _, high in intervals], dtype=pl.Float64),
-        )
+        return with_interval(table, low="low", high="high")
 
 
 def score(

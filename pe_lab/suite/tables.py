@@ -49,26 +49,41 @@ def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
     columns, every = [*scores.suite.columns][:2], count_seeds(scores)
     own = every.group_by("base", maintain_order=True).agg((pl.col("n") == pl.col("yours")).all())
     shown = [BASELINE, *own.filter("n")["base"]]
-    rows = []
-    for task in tasks:
-        of_task, row = every.filter(task=task), {"task": task}
-        for column in columns:
-            entries = of_task.filter(column=column)
-            works = [
-                *entries.filter("works").sort("low", descending=True, maintain_order=True)["base"]
-            ]
-            named = ", ".join(works[:NAMED]) + ", .." * (len(works) > NAMED)
-            row[column] = f"{len(works)} of {len(entries)}" + f": {named}" * bool(works)
-        for base in shown:
-            texts = dict(of_task.filter(base=base).select("column", "text").iter_rows())
-            row[f"{base} "] = ", ".join(texts.get(column, "-") for column in columns)
-        rows.append(row)
+    counts = [
+        {
+            "task": task,
+            "column": column,
+            "text": _works_text(every.filter(task=task, column=column)),
+        }
+        for task in tasks
+        for column in columns
+    ]
+    of_shown = _counts_by_column(every.filter(pl.col("base").is_in(shown)), columns)
+    # A column of the table may have the name of an encoding, as conv.
+    of_shown = of_shown.with_columns(pl.format("{} ", "base"))
+    of_shown = of_shown.pivot("base", [f"{base} " for base in shown], index="task", values="text")
+    frame = pl.DataFrame(counts).pivot("column", index="task", values="text")
+    frame = frame.join(of_shown, on="task", how="left", maintain_order="left")
     title = f"Which encodings generalise to every scored split, suite {scores.suite.version}"
     note = "An entry works if the 95 % interval of k/n lies above 50 %."
     right = f"On the right: k of n seeds, {' and '.join(columns)}. {BRACKETS}"
     heads = {column: f"works {column}" for column in columns}
-    heads |= {f"{base} ": f"{base} (yours)" if base != BASELINE else base for base in shown}
-    return Table(pl.DataFrame(rows), {}, title, (note, right), heads)
+    heads |= {f"{base} ": base if base == BASELINE else f"{base} (yours)" for base in shown}
+    return Table(frame.select("task", *heads), {}, title, (note, right), heads)
+
+
+def _works_text(entries: pl.DataFrame) -> str:
+    """Write how many of the entries work, and the best of them."""
+    works = entries.filter("works").sort("low", descending=True, maintain_order=True)["base"]
+    named = ", ".join(works[:NAMED]) + ", .." * (len(works) > NAMED)
+    return f"{len(works)} of {len(entries)}" + f": {named}" * (len(works) > 0)
+
+
+def _counts_by_column(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return for each ``base`` and ``task`` the ``text`` of all columns: ``6/8, 8/8``."""
+    rows = rows.filter(pl.col("column").is_in(columns))
+    wide = rows.pivot("column", columns, index=["base", "task"], values="text").fill_null("-")
+    return wide.select("base", "task", text=pl.concat_str(columns, separator=", "))
 
 
 def describe_best(scores: Scores, tasks: Sequence[str]) -> str:
@@ -88,12 +103,10 @@ def entries_table(scores: Scores, tasks: Sequence[str], shown: Collection[str] =
         shown: these entries; empty: all.
     """
     columns = [*scores.suite.columns][:2]
-    rows = count_seeds(scores).filter(pl.col("column").is_in(columns), pl.col("task").is_in(tasks))
+    rows = count_seeds(scores).filter(pl.col("task").is_in(tasks))
     if shown:
         rows = rows.filter(pl.col("base").is_in([*shown]) | pl.col("entry").is_in([*shown]))
-    texts = rows.pivot("column", index=["base", "task"], values="text").fill_null("-")
-    joined = pl.concat_str([c for c in columns if c in texts.columns], separator=", ")
-    frame = texts.with_columns(text=joined).pivot("task", index="base", values="text")
+    frame = _counts_by_column(rows, columns).pivot("task", index="base")
     known = [task for task in tasks if task in frame.columns]
     title = f"Seeds that generalise to every scored split, {' and '.join(columns)}. {BRACKETS}"
     return Table(frame.select(pl.col("base").alias("entry"), *known), title=title)

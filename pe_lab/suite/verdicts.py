@@ -1,6 +1,5 @@
 """Verdicts of ``pe-lab why`` on the runs of a suite: of the file that ships, and of run folders."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -8,17 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.core.errors import PeLabError
 from pe_lab.explain.cells import Cell, Diagnosed, group_cells
 from pe_lab.explain.record import METHOD, Diagnosis, Row, read_diagnoses
-from pe_lab.results.table import runs_of
+from pe_lab.results.table import damage_named, runs_of
 from pe_lab.results.verdicts import leading
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.rows import OTHER_SEEDS, read_shipped, rows_of
 from pe_lab.suite.scores import Scores
 from pe_lab.suite.suite import SCORE, Suite
-
-logger = logging.getLogger("pe_lab")
 
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "method": pl.Int64,
@@ -83,12 +79,9 @@ def verdicts_of(
     }
     known = [one for one in shipped if str(one.path) in places]
     for run in sorted(places.keys() & folders.keys() - {str(one.path) for one in known}):
-        try:
+        with damage_named("it has no verdict"):
             diagnoses = read_diagnoses(folders[run])
-        except PeLabError as error:
-            logger.warning("%s; until then it has no verdict", error)
-            continue
-        known += [Diagnosed(Path(run), *places[run], one) for one in diagnoses]
+            known += [Diagnosed(Path(run), *places[run], one) for one in diagnoses]
     cells: dict[tuple[str, str], list[Cell]] = {}
     for cell in group_cells(known):
         cells.setdefault((cell.task, cell.pe), []).append(cell)

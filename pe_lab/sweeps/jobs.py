@@ -1,6 +1,5 @@
 """The jobs of a sweep: their state, their progress, and launching them again where a pool died."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -9,16 +8,14 @@ from typing import Any
 
 from rich.table import Table
 
-from pe_lab.core.console import percent
+from pe_lab.core.console import logger, percent
 from pe_lab.core.errors import PeLabError, RunError
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.core.suggest import counted
-from pe_lab.experiment.run import folder_of
-from pe_lab.experiment.signals import stopping
+from pe_lab.experiment.run import find_folder
+from pe_lab.experiment.signals import get_interrupt
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.plan import Plan
-
-logger = logging.getLogger("pe_lab")
 
 UNFINISHED = ("failed", "held", "broken", "killed", "interrupted", "running", "not begun")
 """The states of a job that is not finished, in the order of the summary."""
@@ -72,22 +69,18 @@ class Job:
         return not self.finished_before and self.twin is None
 
     def has_begun(self) -> bool:
-        """Whether this sweep has changed its folder."""
+        """Return whether this sweep has changed its folder."""
         return self.status() != self.status_before
 
     def status(self) -> dict[str, Any]:
-        """The last recorded status of its folder; empty where it cannot be read."""
+        """Return the last recorded status of its folder; empty where it cannot be read."""
         try:
             return self.folder.status()
         except PeLabError:
             return {}
 
-    def step(self) -> int:
-        """The step of the last checkpoint."""
-        return int(self.status().get("step", 0))
-
     def outcome(self) -> Outcome:
-        """How it ended, read from its folder."""
+        """Return how it ended, read from its folder."""
         try:
             summary = self.folder.summary()
         except PeLabError as error:
@@ -110,7 +103,7 @@ class Job:
 
 
 def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[str]) -> list[Job]:
-    """The jobs of a sweep over ``keys``, with their present state.
+    """Return the jobs of a sweep over ``keys``, with their present state.
 
     Args:
         words: the overrides of each job.
@@ -119,7 +112,7 @@ def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[
     first: dict[str, int] = {}
     common = set(words[0]).intersection(*words)
     for number, (plan, overrides) in enumerate(zip(plans, words, strict=True), 1):
-        folder, names = folder_of(plan), plan.config.names
+        folder, names = find_folder(plan), plan.config.names
         typed = dict(word.lstrip("+").partition("=")[::2] for word in overrides)
         others = [word for word in overrides if word not in common
                   and word.partition("=")[0] not in ("task", "pe", "seed")]  # fmt: skip
@@ -127,24 +120,22 @@ def make_jobs(plans: Sequence[Plan], words: Sequence[list[str]], keys: Sequence[
         swept = {key: typed[key] for key in keys if key in typed}
         done = not plan.config.force and (folder.path / "summary.json").exists()
         twin = first.setdefault(str(folder.path), number)
-        job = Job(number, overrides, swept, label, folder, done)
-        job.twin = twin if twin != number else None
-        jobs.append(job)
+        twin_or_none = None if twin == number else twin
+        jobs.append(Job(number, overrides, swept, label, folder, done, twin_or_none))
     return jobs
 
 
 def closing_table(
     jobs: Sequence[Job], outcomes: Mapping[int, Outcome]
 ) -> tuple[Table, Counter[str]]:
-    """One row per job, and the number of jobs in each state; ``outcomes`` by job number."""
+    """Return one row per job, and the number of jobs in each state; ``outcomes`` by job number."""
     keys = list(dict.fromkeys(key for job in jobs for key in job.swept))
     table = Table("", *keys, "state", title=counted(len(jobs), "job"), title_justify="left")
     for column in ("in_domain %", "OOD mean %"):
         table.add_column(column, justify="right")
-    counts: Counter[str] = Counter()
+    counts = Counter(outcomes[job.twin or job.number].state for job in jobs)
     for job in jobs:
         outcome = outcomes[job.twin or job.number]
-        counts[outcome.state] += 1
         state = f"{outcome.state} (the same run as {job.twin})" if job.twin else str(outcome)
         values = (job.swept.get(key, "") for key in keys)
         errors = ("" if e is None else percent(e) for e in (outcome.error, outcome.ood))
@@ -170,7 +161,7 @@ def launch_all(
         RunError: a pool dies before it begins a job.
     """
     waiting, suspects = list(jobs), list[Job]()
-    while (waiting or suspects) and stopping() is None:
+    while (waiting or suspects) and get_interrupt() is None:
         batch = suspects[:1] or waiting[:batch_size]
         try:
             launch(batch)
@@ -185,7 +176,8 @@ def launch_all(
                 ) from None
             logger.warning("a worker was killed: its jobs continue, one at a time")
             if killed and batch == suspects[:1]:
-                killed[0].returned = "killed", f"alone at step {killed[0].step()}"
+                step = killed[0].status().get("step", 0)
+                killed[0].returned = "killed", f"alone at step {step}"
                 ended = batch
             suspects += [job for job in killed if job not in suspects]
         waiting = [job for job in waiting if job not in ended and job not in suspects]

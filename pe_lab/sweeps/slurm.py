@@ -1,6 +1,5 @@
 """A sweep's jobs on SLURM: waiting for them and cancelling them, which submitit does not do."""
 
-import logging
 import re
 import subprocess
 import time
@@ -10,10 +9,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pe_lab.core.console import logger
 from pe_lab.core.errors import Interrupted, RunError, reason
 from pe_lab.experiment.signals import stop_on_signal
-
-logger = logging.getLogger("pe_lab")
 
 LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
 """The ``_target_`` of a launcher whose jobs are these."""
@@ -78,8 +76,7 @@ def launch(launcher: Any, overrides: Sequence[Sequence[str]]) -> list[Any]:
     (array,) = _submitted(folder) - before
     logger.warning("SLURM cancelled or lost a job of %s: the others continue", array)
     _wait_for({array})
-    alone = len(overrides) == 1
-    ids = [array] if alone else [f"{array}_{n}" for n in range(len(overrides))]
+    ids = [array] if len(overrides) == 1 else [f"{array}_{n}" for n in range(len(overrides))]
     return [_returned(SlurmJob(folder, job)) for job in ids]
 
 
@@ -96,7 +93,7 @@ def _returned(job: Any) -> Any:
 
 
 def _submitted(submitit_folder: str) -> set[str]:
-    """The ids of the jobs and arrays submitted from a folder."""
+    """Return the ids of the jobs and arrays submitted from a folder."""
     names = (re.match(r"\d+", path.name) for path in Path(submitit_folder).parent.glob("*"))
     return {name[0] for name in names if name}
 

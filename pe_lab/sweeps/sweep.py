@@ -28,8 +28,8 @@ from pe_lab.core.errors import Interrupted, PeLabError, RunError, sentence
 from pe_lab.core.suggest import counted
 from pe_lab.experiment.environment import warnings_about
 from pe_lab.experiment.run import print_next_commands
-from pe_lab.experiment.signals import begin_worker, passing_to_workers, stop_on_signal, stopping
-from pe_lab.store.run_id import operational
+from pe_lab.experiment.signals import become_worker, get_interrupt, pass_signals_on, stop_on_signal
+from pe_lab.store.run_id import is_operational
 from pe_lab.sweeps import slurm
 from pe_lab.sweeps.jobs import (
     UNFINISHED,
@@ -66,6 +66,7 @@ class Sweep:
         os.environ["PE_LAB_SWEEP"] = f"{self.name}/{start}"
         with composing(line.config_dir) as composer:
             self.cfg = composer.compose(to_hydra(jobs[0]))
+            check_launcher(self.cfg)
             self.loader = GlobalHydra.instance().config_loader()
         configure_log(self.cfg.hydra.hydra_logging, self.cfg.hydra.verbose)
         self.callbacks = Callbacks(self.cfg)
@@ -79,7 +80,7 @@ class Sweep:
         folder = Path(self.cfg.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.cfg, folder / "multirun.yaml")
-        watch: AbstractContextManager[Any] = passing_to_workers() if self.pool else stop_on_signal()
+        watch: AbstractContextManager[Any] = pass_signals_on() if self.pool else stop_on_signal()
         if self.slurm:
             watch = slurm.cancelling(self.cfg.hydra.launcher.submitit_folder)
         try:
@@ -87,7 +88,7 @@ class Sweep:
                 # loky replaces a worker whose memory grew, between two jobs: nothing is lost.
                 warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
                 yield
-                if (stop := stopping()) is not None:
+                if (stop := get_interrupt()) is not None:
                     raise stop
         except KeyboardInterrupt:
             raise Interrupted(2) from None
@@ -97,7 +98,7 @@ class Sweep:
                 get_reusable_executor(reuse=True).shutdown(wait=True)
 
     def launch(self, jobs: Sequence[Job]) -> Callable[[Sequence[Job]], None]:
-        """A function that launches some of these jobs and sets how they ended."""
+        """Return a function that launches some of these jobs and sets how they ended."""
 
         def launch(batch: Sequence[Job]) -> None:
             job = SweepJob(
@@ -114,7 +115,7 @@ class Sweep:
             )
             if self.pool:
                 # Arguments of joblib.Parallel, which Hydra has no keys for.
-                launcher.joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
+                launcher.joblib |= {"initializer": become_worker, "initargs": (os.getpid(),)}
             words = [to_hydra(job.words) for job in batch]
             returns = slurm.launch(launcher, words) if self.slurm else launcher.launch(words, 0)
             for launched, returned in zip(batch, returns, strict=True):
@@ -136,7 +137,6 @@ def multirun(
         PeLabError: not all of it is finished.
         Interrupted: a signal came; the same command continues.
     """
-    check_launcher(composed[0])
     words = [list(cfg.hydra.overrides.task) for cfg in composed]
     jobs = make_jobs(plans, words, swept_keys(words))
     missing = [job for job in jobs if job.missing]
@@ -162,14 +162,14 @@ def multirun(
         print_next_commands(jobs[0].folder, plans[0].config.runs_dir)
     again = "the same command" + " without force=true" * any(plan.config.force for plan in plans)
     left = ", ".join(f"{counts[state]} {state}" for state in UNFINISHED if counts[state])
-    conclude(ended, again, f"; {left} of {all_jobs}")
+    raise_ended(ended, again, f"; {left} of {all_jobs}")
     if left:
         failed = [job for job in jobs if outcomes[job.twin or job.number].state in UNFINISHED]
         first = "" if tables else f" ({failed[0].label}: {outcomes[failed[0].number]})"
         raise PeLabError(f"{left} of {all_jobs}{first}: {again} runs only what is missing")
 
 
-def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") -> None:
+def raise_ended(ended: Exception | Interrupted | None, again: str, left: str = "") -> None:
     """Raise what ended a sweep early, if anything did.
 
     Args:
@@ -187,12 +187,12 @@ def conclude(ended: Exception | Interrupted | None, again: str, left: str = "") 
         raise RunError(f"the launcher failed: {sentence(ended)}{left}") from ended
 
 
+# A legend of wandb has room for so many characters of the swept keys.
 MOST_OF_KEYS = 50
-"""The most characters that the swept keys take in a name, which a legend of wandb has room for."""
 
 
 def sweep_name(words: Sequence[str], keys: Sequence[str], sweeps: Path) -> str:
-    """The folder name of a command's sweep: subject, swept keys, first start, digest.
+    """Return the folder name of a command's sweep: subject, swept keys, first start, digest.
 
     ``flipflop--pe+seed--2026-11-21--3fa2b1c0`` for ``task=flipflop pe=cope,rope seed=0,1,2``.
 
@@ -201,7 +201,7 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], sweeps: Path) -> str:
         keys: the swept keys.
         sweeps: the parent folder; if it holds a sweep of the same command, that name is returned.
     """
-    relevant = sorted(word for word in words if not operational(word))
+    relevant = sorted(word for word in words if not is_operational(word))
     digest = hashlib.sha256("\0".join(relevant).encode()).hexdigest()[:8]
     for before in sorted(sweeps.glob(f"*--{digest}")):
         return before.name
@@ -213,7 +213,7 @@ def sweep_name(words: Sequence[str], keys: Sequence[str], sweeps: Path) -> str:
 
 
 def swept_keys(words: Sequence[Sequence[str]]) -> list[str]:
-    """The keys whose values differ among the words of these jobs."""
+    """Return the keys whose values differ among the words of these jobs."""
     values: dict[str, set[str]] = {}
     for word in (word for job in words for word in job):
         key, _, value = word.lstrip("+").partition("=")

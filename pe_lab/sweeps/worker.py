@@ -1,6 +1,5 @@
 """What a launcher runs: one job of a sweep, in this process or in a worker's."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,17 +7,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_lab.config.compose import as_typed, check_composed
-from pe_lab.core.console import percent
+from pe_lab.core.console import logger, percent
 from pe_lab.core.errors import HeldError, Interrupted, sentence
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
-from pe_lab.experiment.signals import stopping
-
-logger = logging.getLogger("pe_lab")
+from pe_lab.experiment.signals import get_interrupt
 
 LOCK_WAIT_S = 60.0
 """How long to wait for the folder of a job that another process is writing."""
-PROGRESS_INTERVAL_S = 60.0
-"""Seconds between a job's lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +46,9 @@ class SweepJob:
 
         number = self.numbers[HydraConfig.get().job.num]
         name = f"[{number}/{len(self.labels)}] {self.labels[number - 1]}"
-        place = SweepPlace(name, self.sweep, number, PROGRESS_INTERVAL_S)
+        place = SweepPlace(name, self.sweep, number)
         try:
-            if (stop := stopping()) is not None:
+            if (stop := get_interrupt()) is not None:
                 raise stop
             config = check_composed(cfg)
             if number in self.begun:

@@ -1,17 +1,21 @@
-"""Builds the encodings of a model, one for each layer, and says which of them it cannot use."""
+"""Builds the encodings of a model, one for each layer, says which of them it cannot use, and opens
+the one door to ``pe_lab.kernels``."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
 import torch
+from torch import nn
 
 from pe_lab.config.schema import Config
+from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import check_section
 from pe_lab.core.rng import torch_seed
 from pe_lab.models.config import ModelConfig
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import Dims, PositionalEncoding, make_encoding
 from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
 
@@ -23,8 +27,8 @@ def seed_of_weights(config: Config) -> int:
 def initial_encodings(
     config: Config, dims: Dims, model_config: ModelConfig
 ) -> list[PositionalEncoding]:
-    """The encoding of each layer. Its weights come from a separate random stream, so that with one
-    seed every encoding starts from the same trunk."""
+    """Return the encoding of each layer. Its weights come from a separate random stream, so that
+    with one seed every encoding starts from the same trunk."""
     with torch.random.fork_rng():
         torch.manual_seed(torch_seed(seed_of_weights(config), "encoding"))
         return build_encodings(config.pe, dims, model_config.layers_without_encoding())
@@ -33,14 +37,14 @@ def initial_encodings(
 def build_encodings(
     section: Mapping[str, Any], dims: Dims, without: frozenset[int] = frozenset()
 ) -> list[PositionalEncoding]:
-    """One encoding for each layer; it is NoPE where the encoding would have no effect.
+    """Return one encoding for each layer; it is NoPE where the encoding would have no effect.
 
     Args:
         without: the layers without the encoding.
     """
     valid_section = check_section(section, "pe", PositionalEncoding, leading=1)
     sizes = [dims.at_layer(layer) for layer in range(dims.n_layers)]
-    encodings: list[PositionalEncoding] = [valid_section.make(size) for size in sizes]
+    encodings = [make_encoding(valid_section.make, size) for size in sizes]
     # The input exists once: only the first layer's encoding changes it.
     hooks = [encodings[0].hooks(), *(encoding.hooks() - {"embed"} for encoding in encodings[1:])]
     encoded = [layer for layer, of_layer in enumerate(hooks) if of_layer and layer not in without]
@@ -64,6 +68,16 @@ def build_encodings(
     return [
         encodings[layer] if layer in encoded else NoPE(size) for layer, size in enumerate(sizes)
     ]
+
+
+def use_kernels(model: nn.Module) -> None:
+    """Have kernels compute the attention of a model. Without them it is right, and slower."""
+    if find_spec("pe_lab.kernels") is None:
+        logger.info("no kernels (pe_lab/kernels is missing): train.fast=true changes nothing")
+        return
+    from pe_lab import kernels
+
+    kernels.use_kernels(model)
 
 
 def reason_to_refuse(

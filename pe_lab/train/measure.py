@@ -12,22 +12,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pe_lab.core.metrics import compute_metrics
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Batch, Bools, Ints
 from pe_lab.models.base import Model
 from pe_lab.pe.positions import Numbers, Positions
 from pe_lab.train.plan import Plan
 
-OfTokens = Callable[[Ints], Ints]
-"""``Positions.of_tokens``."""
-
 
 @torch.inference_mode()
 def generate(
-    model: Model, tokens_BT: Tensor, pos_BS: Tensor, n: int, of_tokens: OfTokens | None = None
+    model: Model,
+    tokens_BT: Tensor,
+    pos_BS: Tensor,
+    n: int,
+    of_tokens: Callable[[Ints], Ints] | None = None,
 ) -> Tensor:
-    """The n most likely tokens after the prompt ``tokens_BT``, one after the other; (B, n).
+    """Return the n most likely tokens after the prompt ``tokens_BT``, one after the other; (B, n).
 
     Args:
         pos_BS: positions of the prompt and of the first n - 1 generated tokens.
@@ -71,10 +71,6 @@ class Answers:
     def n_seq_wrong(self) -> int:
         return len(np.unique(self.row[self.wrong]))
 
-    def metrics(self) -> dict[str, float]:
-        """Every metric of ``core.metrics`` that is computed from answers."""
-        return compute_metrics(self)
-
     def breakdown(
         self, exact: Collection[str] = ()
     ) -> dict[str, dict[str, dict[str, float | None]]]:
@@ -101,7 +97,8 @@ class Answers:
 
 
 def fixed_positions(positions: Positions, split: str, data: Batch) -> Numbers:
-    """The positions of a split's sequences. Random positions are drawn from a fixed stream."""
+    """Return the positions of a split's sequences. Random positions are drawn from a fixed
+    stream."""
     rng = generator(0, "positions", split)
     return positions.of_batch(rng, data, training=False)
 
@@ -128,8 +125,8 @@ class Evaluator:
 
     @torch.inference_mode()
     def answers(self, split: str, n: int | None = None) -> Answers:
-        """The teacher-forced answers to every scored position of a split, or of its first ``n``
-        sequences."""
+        """Return the teacher-forced answers to every scored position of a split, or of its first
+        ``n`` sequences."""
         data, task = self.sets[split], self.plan.task.split(split)
         positions = fixed_positions(self.plan.positions, split, data)[:n]
         data = data.take(slice(0, n))
@@ -151,8 +148,8 @@ class Evaluator:
 
     @torch.inference_mode()
     def generated(self, split: str) -> Answers:
-        """The answers that the model generates greedily, to a task whose scored answers are one run
-        at the end of each row; losses are nan."""
+        """Return the answers that the model generates greedily, to a task whose scored answers are
+        one run at the end of each row; losses are nan."""
         data, source = self.sets[split], self.plan.positions
         positions = fixed_positions(source, split, data)
         of_tokens = source.of_tokens if source.from_tokens else None

@@ -68,21 +68,14 @@ class Adam:
         self.gradient.zero_()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore ``state``.
-
-        Raises:
-            ValueError: it belongs to other parameters.
-        """
-        ours, theirs = ({k: v.shape for k, v in one.items()} for one in (self.state, state))
-        if ours != theirs:
-            raise ValueError(f"the optimizer's state has shapes {theirs}, not {ours}")
+        """Restore ``state``; KeyError or RuntimeError if it belongs to other parameters."""
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
 
 
 def learning_rate(cfg: TrainConfig, step: int) -> float:
-    """The learning rate of a step, counted from 0: linear warm-up over ``cfg.warmup`` steps, then
-    ``cfg.schedule``, which would reach zero at step ``cfg.steps``."""
+    """Return the learning rate of a step, counted from 0: linear warm-up over ``cfg.warmup`` steps,
+    then ``cfg.schedule``, which would reach zero at step ``cfg.steps``."""
     if step < cfg.warmup:
         return cfg.lr * (step + 1) / cfg.warmup
     progress = (step - cfg.warmup) / max(1, cfg.steps - cfg.warmup)

@@ -20,16 +20,19 @@ from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
-from pe_lab.train.batches import BATCHES_A_DRAW
-from pe_lab.train.encodings import initial_encodings, reason_to_refuse, seed_of_weights
-from pe_lab.train.kernels import use_kernels
-from pe_lab.train.memory import bytes_of_sets, refuse_beyond
-from pe_lab.train.origin import with_origin
+from pe_lab.train.batches import BATCHES_A_DRAW, check_memory
+from pe_lab.train.encodings import (
+    initial_encodings,
+    reason_to_refuse,
+    seed_of_weights,
+    use_kernels,
+)
+from pe_lab.train.origin import resolve_origin
 
 
-def sequences_of(most: int, length: int, train_len: int) -> int:
-    """How many sequences of a split to measure. Longer sequences are fewer, so that all splits read
-    equally many tokens.
+def count_sequences(most: int, length: int, train_len: int) -> int:
+    """Return how many sequences of a split to measure. Longer sequences are fewer, so that all
+    splits read equally many tokens.
 
     Args:
         most: the number of sequences of the training length.
@@ -71,11 +74,11 @@ class Plan:
         return replace_keys(to_dict(self.config), values)
 
     def sequences(self, split: str, most: int) -> int:
-        """How many sequences of a split to measure, see ``sequences_of``."""
-        return sequences_of(most, self.task.split(split).n_tokens, self.dims.train_len)
+        """Return how many sequences of a split to measure, see ``count_sequences``."""
+        return count_sequences(most, self.task.split(split).n_tokens, self.dims.train_len)
 
     def model(self) -> Model:
-        """The model with its initial weights."""
+        """Return the model with its initial weights."""
         words, separator = self.task.vocab, self.task.separator
         place = None if separator is None else words.index(separator)
         vocabulary = Vocabulary(len(words), place)
@@ -95,7 +98,7 @@ def plan(config: Config) -> Plan:
     Raises:
         UsageError: the settings do not fit one another or this machine.
     """
-    config, origin = with_origin(config)
+    config, origin = resolve_origin(config)
     task = build_task(config.task)
     model_config = instantiate(config.model, "model", ModelConfig)
     lengths = {name: task.split(name).n_tokens for name in (TRAIN, *task.evaluated())}
@@ -103,15 +106,15 @@ def plan(config: Config) -> Plan:
         positions = instantiate(config.positions, "positions", Positions).bind(task)
         limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
     dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
-    from_file, most = task.contents().keys(), config.eval.sequences
-    drawn = {
-        name: sequences_of(most, n_tokens, dims.train_len) for name, n_tokens in lengths.items()
-    }
-    drawn[TRAIN] = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
-    sets = [(lengths[n], 1 if {n, "text"} & from_file else drawn[n]) for n in lengths]
-    needed = 16 * model_config.weights() + bytes_of_sets(sets, dims.d_model)
+    from_file, most, counts = task.contents().keys(), config.eval.sequences, dict[str, int]()
+    for name, length in lengths.items():
+        counts[name] = count_sequences(most, length, dims.train_len)
+    counts[TRAIN] = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
+    sets = [(lengths[n], 1 if {n, "text"} & from_file else counts[n]) for n in lengths]
     sizes = "model.*, the lengths of task.*, train.batch_size or eval.sequences"
-    refuse_beyond("the run", needed, f"lower the sizes of {sizes}")
+    check_memory(
+        "the run", sets, dims.d_model, f"lower the sizes of {sizes}", 16 * model_config.weights()
+    )
     if reason := model_config.refuses_task(task):
         raise UsageError(f"task={config.names.get('task')} {reason}")
     encodings = initial_encodings(config, dims, model_config)
@@ -146,7 +149,7 @@ def usage_errors(prefix: str = "") -> Iterator[None]:
 
 
 def build_task(section: Mapping[str, Any]) -> Task:
-    """The task. Its splits and files are checked, too."""
+    """Return the task. Its splits and files are checked, too."""
     task = instantiate(section, "task", Task)
     for name in task.splits:
         with usage_errors(f"task.splits.{name}: "):
@@ -179,7 +182,7 @@ def check_lengths(config: Config, task: Task, encodings: list[PositionalEncoding
 def find_too_long(
     config: Config, limits: Mapping[str, int], encodings: list[PositionalEncoding]
 ) -> dict[str, int]:
-    """The splits with more positions than the encoding has. They are an error unless
+    """Return the splits with more positions than the encoding has. They are an error unless
     ``eval.skip_too_long`` is true."""
     shortest = min((e.max_len for e in encodings if e.max_len is not None), default=None)
     if shortest is None:
@@ -199,7 +202,7 @@ def find_too_long(
 def find_null_values(
     config: Mapping[str, Any], groups: Mapping[str, Iterable[Any]]
 ) -> dict[str, Any]:
-    """The keys of a configuration that are null and stand for a value, with that value:
+    """Return the keys of a configuration that are null and stand for a value, with that value:
     ``pe.npos`` -> 65. A key that stands for different values in different layers is left out.
 
     Args:
@@ -215,7 +218,7 @@ def find_null_values(
 
 
 def replace_keys(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the configuration with these values of dotted keys."""
+    """Return a copy of the configuration with these values of dotted keys."""
     changed: Any = deepcopy(dict(config))
     for key, value in values.items():
         section, name = find_section(changed, key)
@@ -224,7 +227,7 @@ def replace_keys(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
 
 
 def find_section(config: Any, key: str) -> tuple[Any, str]:
-    """The mapping that holds a dotted key, and its name there."""
+    """Return the mapping that holds a dotted key, and its name there."""
     *path, name = key.split(".")
     for part in path:
         config = config[int(part)] if isinstance(config, list) else config[part]

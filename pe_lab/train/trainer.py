@@ -6,7 +6,7 @@ Shape letters: B batch, T tokens.
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +15,13 @@ from torch import Tensor
 
 from pe_lab.core.console import logger
 from pe_lab.core.errors import DamagedError, RunError
-from pe_lab.core.metrics import IN_DOMAIN, TABLED, metric_name
+from pe_lab.core.metrics import IN_DOMAIN, TABLED, compute_metrics, metric_name
 from pe_lab.core.rng import generator, torch_seed
 from pe_lab.core.task import Batch, Bools
 from pe_lab.models.base import Model
 from pe_lab.pe.functional import widened
 from pe_lab.store import checkpoint
-from pe_lab.store.files import REMEDY
-from pe_lab.store.metrics_log import MetricsLog
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import REMEDY, RunFolder
 from pe_lab.train.batches import TrainData
 from pe_lab.train.measure import Evaluator
 from pe_lab.train.optimizer import Adam, learning_rate
@@ -33,21 +31,13 @@ STATE = ("step", "loss_sum", "loss_steps", "last_loss", "measured_at", "below", 
 """The attributes of a trainer that a checkpoint holds."""
 
 
-class Microbatch(NamedTuple):
-    """One of the ``train.accumulate`` parts of a step's batch. ``counted`` (B, T) is True at the
-    positions of the loss, and ``pos`` (1 or B, T) holds the positions of all tokens."""
-
-    batch: Batch
-    counted: Bools
-    pos: Tensor
-
-
-def sum_loss(model: Model, batch: Batch, counted: Bools, pos: Tensor) -> Tensor:
-    """The cross-entropy summed over the counted positions. Logits are computed there only."""
+def sum_loss(model: Model, batch: Batch, loss_mask: Bools, pos: Tensor) -> Tensor:
+    """Return the cross-entropy summed over the positions of the loss. Logits are computed there
+    only."""
     device = model.device
-    targets = torch.from_numpy(batch.targets[counted]).to(device)
+    targets = torch.from_numpy(batch.targets[loss_mask]).to(device)
     tokens = torch.from_numpy(batch.tokens).to(device)
-    hidden = model(tokens, pos, scored=torch.from_numpy(np.flatnonzero(counted)).to(device))
+    hidden = model(tokens, pos, scored=torch.from_numpy(np.flatnonzero(loss_mask)).to(device))
     return F.cross_entropy(widened(model.unembed(hidden)), targets, reduction="sum")
 
 
@@ -57,8 +47,8 @@ class Trainer:
 
     Args:
         sets: the evaluation set of each split.
-        stopping: is called between steps and batches. An exception that it returns is raised after
-            the checkpoint has been written.
+        get_interrupt: is called between steps and batches. An exception that it returns is raised
+            after the checkpoint has been written.
     """
 
     def __init__(
@@ -67,10 +57,10 @@ class Trainer:
         device: torch.device,
         folder: RunFolder,
         sets: dict[str, Batch],
-        stopping: Callable[[], BaseException | None],
+        get_interrupt: Callable[[], BaseException | None],
     ) -> None:
         self.plan, self.config = plan, plan.config.train
-        self.folder, self.stopping = folder, stopping
+        self.folder, self.get_interrupt = folder, get_interrupt
         self.device = device
         self.model = plan.model().to(device)
         self.optimizer = Adam(self.config, self.model.parameters())
@@ -80,22 +70,22 @@ class Trainer:
         self.step = self.measured_at = self.below = 0
         self.loss_sum, self.loss_steps, self.last_loss = 0.0, 0, math.nan
         self.seconds = 0.0
-        self.metrics_mark: tuple[int, str | None] = 0, None
         self.checkpoint_digest = ""
-        self.log: MetricsLog
+        self.log: Callable[[dict[str, Any]], None]
         torch.manual_seed(torch_seed(plan.config.seed, "dropout"))
 
     def resume(self) -> bool:
         """Restores the state from the folder's checkpoint. Returns False if there is none."""
         if not self.folder.checkpoint.exists():
+            self.folder.cut_rows()
             return False
-        state = checkpoint.load(self.folder.checkpoint, self.folder.identity)
+        state = checkpoint.load(self.folder.checkpoint)
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state(state["optimizer"])
             for name in STATE:
                 setattr(self, name, state[name])
-            self.metrics_mark = state["metrics_mark"]
+            self.folder.cut_rows(*state["metrics_mark"])
             torch.set_rng_state(state["rng"])
             if self.device.type == "cuda" and state["rng_cuda"] is not None:
                 torch.cuda.set_rng_state(state["rng_cuda"])
@@ -110,26 +100,27 @@ class Trainer:
         """Writes the checkpoint. If a parameter is not finite, the last good one is kept."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
             raise self._not_finite("a parameter")
-        self.log.sync()
         cuda = self.device.type == "cuda"
         self.checkpoint_digest = checkpoint.save(
             self.folder.checkpoint,
-            self.folder.identity,
             {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state,
                 "rng": torch.get_rng_state(),
                 "rng_cuda": torch.cuda.get_rng_state() if cuda else None,
-                "metrics_mark": self.log.mark,
+                "metrics_mark": self.folder.mark_rows(),
                 **{name: getattr(self, name) for name in STATE},
             },
         )
         self.folder.set_status("running", self.step, self.config.steps)
 
-    def fit(self, log: MetricsLog, show: Callable[[int, float], None]) -> None:
+    def fit(
+        self, log: Callable[[dict[str, Any]], None], show: Callable[[int, float], None]
+    ) -> None:
         """Trains to the last step, or until the in-domain error has stayed below ``stop_below``.
 
         Args:
+            log: is called with each row of measurements.
             show: is called after every step with its number and the last logged loss.
         """
         self.log = log
@@ -149,11 +140,10 @@ class Trainer:
         self.save()
 
     def is_done(self) -> bool:
-        """Whether training ends at this step. Evaluates first where an evaluation is due."""
-        every = self.plan.config.eval.every
+        """Return whether training ends at this step. Evaluates first where an evaluation is due."""
         if self.step == self.config.steps:
             return True
-        if self.step and self.step % every == 0 and self.measured_at != self.step:
+        if self.step % self.plan.config.eval.every == 0 and self.measured_at != self.step:
             self._evaluate()
         stop = self.config.stop_below is not None and self.below >= self.config.patience
         if stop:
@@ -163,10 +153,10 @@ class Trainer:
     def train_step(self) -> None:
         """Takes one optimizer step on the next training batch."""
         microbatches, loss = self.next_microbatches(), 0.0
-        total = sum(int(counted.sum()) for _, counted, _ in microbatches)
-        for batch, counted, pos in microbatches:
+        total = sum(int(loss_mask.sum()) for _, loss_mask, _ in microbatches)
+        for batch, loss_mask, pos in microbatches:
             with self.model.autocast(self.config.precision):
-                part = sum_loss(self.model, batch, counted, pos.to(self.device)) / total
+                part = sum_loss(self.model, batch, loss_mask, pos.to(self.device)) / total
             torch.autograd.backward(part)
             loss += float(part.detach())
         norm = float(self.optimizer.clip())
@@ -177,29 +167,28 @@ class Trainer:
         self.loss_sum += loss
         self.loss_steps += 1
 
-    def next_microbatches(self) -> list[Microbatch]:
-        """The next training batch, split into ``train.accumulate`` parts.
+    def next_microbatches(self) -> list[tuple[Batch, Bools, Tensor]]:
+        """Return the next training batch, split into ``train.accumulate`` parts: each with the mask
+        of the loss (B, T), and the positions of all tokens (1 or B, T).
 
         Raises:
             RunError: none of its answers is scored.
         """
-        cfg, seed = self.config, self.plan.config.seed
-        batch = self.data.batch(self.step)
+        batch, cfg = self.data.batch(self.step), self.config
         if self.plan.positions.is_random(training=True):
             # A new generator takes as long as everything else here.
-            self.positions_rng = generator(seed, "train positions", self.step)
+            self.positions_rng = generator(self.plan.config.seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
-        counted = batch.loss_mask(self.plan.task.loss_on)
-        if not counted.any():
+        loss_mask = batch.loss_mask(self.plan.task.loss_on)
+        if not loss_mask.any():
             raise RunError(
                 f"no answer is scored in the training batch of step {self.step + 1}: raise "
                 f"train.batch_size={cfg.batch_size}, set task.loss_on=all, or change the task"
             )
-        n, microbatches = len(batch), []
-        for rows in np.array_split(np.arange(n), cfg.accumulate):
+        microbatches = []
+        for rows in np.array_split(np.arange(len(batch)), cfg.accumulate):
             pos = torch.from_numpy(positions if len(positions) == 1 else positions[rows])
-            part = batch if len(rows) == n else batch.take(rows)
-            microbatches.append(Microbatch(part, counted[rows], pos))
+            microbatches.append((batch.take(rows), loss_mask[rows], pos))
         return microbatches
 
     def _log_loss(self) -> None:
@@ -207,26 +196,23 @@ class Trainer:
         self.loss_sum, self.loss_steps = 0.0, 0
         rate = learning_rate(self.config, self.step - 1)
         row = {"train/loss": self.last_loss, "train/lr": rate, "time/train_s": self.seconds}
-        self.log.write({"step": self.step, **row})
+        self.log({"step": self.step, **row})
 
     def _evaluate(self) -> None:
         """Evaluates on the first sequences of every split, and counts for early stopping."""
-        most = self.plan.config.eval.quick_sequences
         row: dict[str, Any] = {"step": self.step}
         for split in self.evaluator.sets:
-            n = self.plan.sequences(split, most)
-            measured = self.evaluator.answers(split, n).metrics()
+            n = self.plan.sequences(split, self.plan.config.eval.quick_sequences)
+            measured = compute_metrics(self.evaluator.answers(split, n))
             row |= {metric_name(split, k): measured[k] for k in TABLED if k in measured}
-            if split == IN_DOMAIN:
-                error = measured["error"]
         self.model.train()
-        self.log.write(row)
+        self.log(row)
         self.measured_at = self.step
-        limit = self.config.stop_below
+        limit, error = self.config.stop_below, row[metric_name(IN_DOMAIN, "error")]
         self.below = self.below + 1 if limit is not None and error <= limit else 0
 
     def _poll(self) -> None:
-        if (stop := self.stopping()) is not None:
+        if (stop := self.get_interrupt()) is not None:
             self.save()
             raise stop
 

@@ -213,14 +213,14 @@ def test_an_overridden_hook_has_no_kernel(
 def test_other_attention_is_left_to_the_plain_code(
     trunk: dict[str, Any], served: list[str]
 ) -> None:
-    fast, slow = both(SERVED["alibi"], 20, trunk=trunk)
+    fast, slow = both(SERVED["alibi"], 20, **trunk)
     seen, pos = tokens(2, 20), sequential(20)
     assert torch.equal(fast(seen, pos), slow(seen, pos))
     assert not served
 
 
 def test_each_layer_chooses_by_itself(served: list[str]) -> None:
-    fast, slow = both(SERVED["cope"], 20, trunk={"layers": {1: LayerConfig(window=5)}})
+    fast, slow = both(SERVED["cope"], 20, layers={1: LayerConfig(window=5)})
     seen, pos = tokens(2, 20), sequential(20)
     torch.testing.assert_close(fast(seen, pos), slow(seen, pos), rtol=1e-4, atol=1e-5)
     assert served == ["cope"] * 2  # of three layers

@@ -55,7 +55,8 @@ def attend_by_hooks(
     weights = encoding.normalize(logits, mask)
     weights = masked_softmax(logits, mask) if weights is None else weights
     added = encoding.values(weights, inputs)
-    return weights @ v if added is None else weights @ v + added
+    mixed = weights.to(v.dtype) @ v
+    return mixed if added is None else mixed + added
 
 
 def agree(

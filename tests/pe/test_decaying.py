@@ -164,7 +164,7 @@ def one_sequence(built: Transformer, seen: Tensor, pos: Tensor, base: float) -> 
 @pytest.mark.parametrize("choice", [{}, {"base": 20.0, "width": 3}], ids=str)
 def test_tape(choice: dict[str, Any], norm_position: str) -> None:
     section = {**SECTIONS["tape"], **choice}
-    built = model(section, trunk={"norm_position": norm_position}, d_model=8)
+    built = model(section, norm_position=norm_position, d_model=8)
     seen, pos = tokens(2, 5), scattered(2, 5, 16)
     fast = built(seen, pos)
     slow = torch.stack(

@@ -35,7 +35,7 @@ def test_a_query_sees_itself_and_the_window_less_one_before() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SEEN if name != "path"])  # it convolves
 def test_what_lies_outside_the_window_changes_nothing(name: str) -> None:
-    built = model(SECTIONS[name], trunk={"window": WINDOW}, n_layers=2)
+    built = model(SECTIONS[name], window=WINDOW, n_layers=2)
     seen = tokens(2, TRAIN_LEN)
     hidden = built(seen, sequential(TRAIN_LEN))
     reach = 2 * (WINDOW - 1)
@@ -51,7 +51,7 @@ def test_what_lies_outside_the_window_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEEN)
 def test_windowed_fused_equals_eager_and_decoding(name: str) -> None:
-    built = model(SECTIONS[name], trunk={"window": WINDOW})
+    built = model(SECTIONS[name], window=WINDOW)
     seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
     fused = built(seen, pos)
     torch.testing.assert_close(

@@ -24,9 +24,8 @@ from variants import (
 )
 
 from docs import facts
-from pe_lab.check import encodings
 from pe_lab.check.base import NotClaimedError, loss
-from pe_lab.check.encodings import OF_EACH_CHOICE
+from pe_lab.check.networks import encoding_checks, every_key, no_look_ahead, same_keys
 from pe_lab.core.errors import UsageError
 from pe_lab.core.instantiate import instantiate
 from pe_lab.pe.positions import Positions
@@ -42,20 +41,20 @@ for source in SOURCES.values():
         source["max"] = MAX_LEN
     if "k_max" in source:
         source["k_max"] = MAX_LEN - TRAIN_LEN - 1
-CHECKS = dict(OF_EACH_CHOICE)
-CHECKS["no look at the future"] = partial(encodings.no_look_ahead, atol=0.0)
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
+@pytest.mark.parametrize("check", encoding_checks({}))
 @every_variant
-def test_what_pe_lab_check_holds(section: Section, check: Callable[..., str]) -> None:
+def test_what_pe_lab_check_holds(section: Section, check: str) -> None:
+    checks = encoding_checks(section)
+    checks["no look at the future"] = partial(no_look_ahead, partial(model, section), tolerance=0)
     with suppress(NotClaimedError):
-        check(section)
+        checks[check]()
 
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_yaml_and_signature_hold_the_same_keys(name: str) -> None:
-    encodings.same_keys(SECTIONS[name])
+    same_keys(SECTIONS[name])
 
 
 @pytest.mark.parametrize("name", [n for n, s in SECTIONS.items() if "max_len" in s])
@@ -71,7 +70,7 @@ def test_past_max_len_is_an_error_not_a_guess(name: str) -> None:
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_key_changes_something(name: str) -> None:
     with suppress(NotClaimedError):
-        encodings.every_key(SECTIONS[name])
+        every_key(SECTIONS[name], model)
 
 
 @every_encoding

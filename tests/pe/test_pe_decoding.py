@@ -13,7 +13,7 @@ from variants import (
     tokens,
 )
 
-from pe_lab.check import encodings
+from pe_lab.check.base import cache_gap
 from pe_lab.models.config import LayerConfig
 from pe_lab.pe import path
 from pe_lab.pe.functional import consecutive, span
@@ -21,17 +21,17 @@ from pe_lab.pe.functional import consecutive, span
 
 @pytest.mark.parametrize("name", SECTIONS)
 def test_with_a_window_in_one_layer(name: str) -> None:
-    built = model(SECTIONS[name], trunk={"layers": {1: LayerConfig(window=5)}}).eval()
+    built = model(SECTIONS[name], layers={1: LayerConfig(window=5)}).eval()
     n = TRAIN_LEN + 8
     if not any(encoding.whole_sequence for encoding in built.encodings):
-        encodings.cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
+        cache_gap(built, tokens(2, n), scattered(2, n, MAX_LEN), 3, 12)
 
 
 @pytest.mark.parametrize("length", [path.CHUNK, path.CHUNK + 1, 2 * path.CHUNK + 3])
-@pytest.mark.parametrize("name", ["path", "path-forget=True"])
+@pytest.mark.parametrize("name", ["path", "path-forget=true"])
 def test_path_over_several_chunks(name: str, length: int) -> None:
     built = model(VARIANTS[name], train_len=length, max_len=length).eval()
-    encodings.cache_gap(built, tokens(2, length), sequential(length), max(1, length - 20), 3)
+    cache_gap(built, tokens(2, length), sequential(length), max(1, length - 20), 3)
 
 
 @pytest.mark.parametrize("name", ["rope", "none", "cope", "combined"])

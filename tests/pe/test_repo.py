@@ -9,11 +9,10 @@ import torch
 from agreement import MAX_LEN, SIZES, Size, agree, attend_by_hooks, causal, first_layer
 from formulas import sigmoid
 from naive import Sight, attend, plain_value, turned
-from program import tiny
+from program import checked_jobs, tiny
 from torch import Tensor
 from variants import SECTIONS, dims, scattered
 
-from pe_lab.cli.train import checked_jobs
 from pe_lab.config.schema import to_dict
 from pe_lab.store.run_id import identity
 from pe_lab.train.encodings import build_encodings

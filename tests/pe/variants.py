@@ -1,24 +1,28 @@
 """Every encoding in conf/pe and every choice in its signature, found by looking."""
 
+from typing import Any
+
 from hydra.utils import get_object
 
 from docs import facts
 from pe_lab.check.base import (
     MAX_LEN,
     TRAIN_LEN,
+    TRANSFORMER,
     VOCAB,
     Section,
-    accepted,
-    dims,
+    choices,
     in_pieces,
-    model,
     move_parameters,
     other_values,
     scattered,
     sequential,
     tokens,
 )
-from pe_lab.pe.base import HOOKS
+from pe_lab.check.base import build_transformer as model
+from pe_lab.core.errors import UsageError
+from pe_lab.pe.base import HOOKS, Dims
+from pe_lab.train.encodings import build_encodings
 
 __all__ = [
     "MAX_LEN",
@@ -41,6 +45,20 @@ __all__ = [
 SECTIONS: dict[str, Section] = {name: facts.section(name) for name in facts.names()}
 
 
+def dims(**changes: Any) -> Dims:
+    sizes = {key: TRANSFORMER[key] for key in ("d_model", "n_heads", "n_layers")}
+    lengths = {"vocab_size": VOCAB, "train_len": TRAIN_LEN, "max_len": MAX_LEN}
+    return Dims(**{**sizes, **lengths, **changes})
+
+
+def accepted(section: Section, sizes: Dims) -> bool:
+    try:
+        build_encodings(section, sizes)
+    except UsageError:
+        return False
+    return True
+
+
 def turned_by(section: Section, key: str) -> str:
     """The yaml for which the choices of this key are tried: of those with the same hooks and this
     key the simplest, as pi turns pairs the way rope does, at other angles."""
@@ -55,21 +73,11 @@ def turned_by(section: Section, key: str) -> str:
 
 def every_variant() -> dict[str, Section]:
     """The default of each yaml, and each of its other choices alone."""
-    found: dict[str, Section] = {}
+    found = dict(SECTIONS)
     for name, section in SECTIONS.items():
-        found[name] = section
-        for key, value in section.items():
-            if key == "_target_" or (
-                isinstance(value, (int, float)) and not isinstance(value, bool)
-            ):
-                continue
-            if turned_by(section, key) != name:
-                continue
-            for other in other_values(section, key):
-                changed = {**section, key: other}
-                if accepted(changed, dims()):
-                    shown = "+".join(p["pe"] for p in other) if key == "parts" else other
-                    found[f"{name}-{key}={shown}"] = changed
+        for words, changed in choices(section).items():
+            if words and turned_by(section, words.partition("=")[0]) == name:
+                found[f"{name}-{words}"] = changed
     return found
 
 

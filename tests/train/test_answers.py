@@ -11,7 +11,7 @@ from program import Here, rows, the_run, tiny
 from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
-from pe_lab.core.metrics import IN_DOMAIN, mean_ood, wilson
+from pe_lab.core.metrics import IN_DOMAIN, compute_metrics, mean_ood, wilson
 from pe_lab.pe.functional import widened
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
@@ -74,7 +74,7 @@ def test_an_answer_that_is_no_number_is_wrong(tmp_path: Path) -> None:
     torch.nn.init.constant_(trained.model.tokens.weight, math.nan)
     answers = trained.evaluator.answers(IN_DOMAIN)
     assert (trained.evaluator.sets[IN_DOMAIN].targets[answers.row, answers.position] == 0).any()
-    assert answers.metrics()["error"] == 1
+    assert compute_metrics(answers)["error"] == 1
 
 
 def test_positions_of_a_split_are_a_fixed_draw() -> None:
@@ -92,7 +92,7 @@ def test_metrics_of_answers() -> None:
     loss = np.array([3.0, 2.0, 0.5, 0.5, 1.0, 2.0, 1.0, 2.0])
     answers = Answers(wrong, loss, np.repeat([0, 4, 9, 12], 2), np.tile([1, 3], 4), {})
     low, high = wilson(3, 8)
-    assert answers.metrics() == {
+    assert compute_metrics(answers) == {
         "error": 0.375, "error_low": low, "error_high": high, "error_seq": 0.5, "loss": 1.5,
         "n": 8, "n_seq": 4,
     }  # fmt: skip

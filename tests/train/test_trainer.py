@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from trainers import Rows, fit, grouped, trainer
+from trainers import fit, grouped, trainer
 
 from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import IN_DOMAIN
@@ -117,8 +117,8 @@ def test_training_is_a_plain_pytorch_loop(
         for name, weight in plain.state_dict().items():
             torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-9, msg=f"{step} {name}")
 
-    log = Rows()
-    trained.fit(log, step_of_both)
+    log: list[dict[str, Any]] = []
+    trained.fit(log.append, step_of_both)
     assert len(losses) == 5
     assert [row["step"] for row in log] == [2, 4, 5]
     assert [row["train/lr"] for row in log] == pytest.approx(
@@ -203,7 +203,7 @@ def test_each_step_has_other_random_positions(tmp_path: Path, positions: tuple[s
     drawn = []
     for step in (0, 1, 0):
         trained.step = step
-        drawn.append(torch.cat([part.pos for part in trained.next_microbatches()]))
+        drawn.append(torch.cat([pos for _, _, pos in trained.next_microbatches()]))
     assert torch.equal(drawn[0], drawn[2])
     assert not torch.equal(drawn[0], drawn[1])
     assert len({tuple(row) for row in drawn[0].tolist()}) == 8
@@ -264,14 +264,14 @@ def test_a_checkpoint_restores_the_run(tmp_path: Path) -> None:
     assert whole.step == 12
 
     first = trainer(tmp_path, *words)
-    first.stopping = lambda: KeyboardInterrupt() if first.step == 7 else None
-    log = Rows()
+    first.get_interrupt = lambda: KeyboardInterrupt() if first.step == 7 else None
+    log: list[dict[str, Any]] = []
     with pytest.raises(KeyboardInterrupt):
-        first.fit(log, lambda step, loss: None)
+        first.fit(log.append, lambda step, loss: None)
     second = trainer(tmp_path, *words)
     assert second.resume()
     assert second.step == 7
-    second.fit(log, lambda step, loss: None)
+    second.fit(log.append, lambda step, loss: None)
     timeless = [
         [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
         for rows in (log, expected)
@@ -284,10 +284,10 @@ def test_a_checkpoint_restores_the_run(tmp_path: Path) -> None:
     assert third.resume()
     assert fit(third) == []
     assert third.step == 12
-    kept = checkpoint.load(second.folder.checkpoint, second.folder.identity)
+    kept = checkpoint.load(second.folder.checkpoint)
     assert torch.equal(kept["rng"], torch.get_rng_state())
     assert sorted(path.name for path in second.folder.path.iterdir()) == [
-        "checkpoint.pt", "status.json",
+        "checkpoint.pt", "metrics.jsonl", "status.json",
     ]  # fmt: skip
     assert not trainer(tmp_path / "empty", *words).resume()
 

@@ -1,27 +1,24 @@
-"""The runs that ``run=`` names on the command line."""
+"""Arguments of several commands: finished runs that ``run=`` names, and a file to write."""
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator
 
-from pe_lab.core.errors import PeLabError, UsageError
-from pe_lab.core.options import Options
-from pe_lab.store.run_folder import RunFolder, is_run, run_folders, runs_called
-
-MOST_NAMED = 6
-"""Runs that a message names."""
+from pe_lab.core.errors import PeLabError, RunError, UsageError
+from pe_lab.store.run_folder import is_run, match_runs, run_folders
 
 
-class RunArgument(Options):
-    """The keys of a command over one finished run."""
+def _check_new(path: Path) -> Path:
+    if path.suffix != ".parquet" or path.exists():
+        raise ValueError("give a new FILE.parquet; format=csv > FILE.csv writes the table")
+    return path
 
-    run: str = Field(
-        min_length=1,
-        description="a finished run: give run=FOLDER, or a part of its name below runs_dir; "
-        "pe-lab runs lists them",
-    )
-    runs_dir: Path = Path("runs")
+
+NewParquet = Annotated[Path, AfterValidator(_check_new)]
+"""A file to write, which is never overwritten."""
 
 
 def find_run(name: str, runs_dir: Path) -> Path:
@@ -32,7 +29,7 @@ def find_run(name: str, runs_dir: Path) -> Path:
     """
     paths = find_runs(name, runs_dir)
     if len(paths) != 1:
-        listed = ", ".join(map(str, paths[:MOST_NAMED]))
+        listed = ", ".join(map(str, paths[:6]))
         raise UsageError(f"run={name} fits {len(paths)} runs: {listed}; give more of the name")
     return paths[0]
 
@@ -46,7 +43,9 @@ def split_finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
         UsageError: no such run, or none of them is finished.
     """
     paths = find_runs(text, runs_dir)
-    finished = paths if len(paths) == 1 else [path for path in paths if _is_finished(path)]
+    # Also a damaged summary: loading it says why.
+    done = [path for path in paths if (path / "summary.json").exists()]
+    finished = paths if len(paths) == 1 else done
     if not finished:
         raise UsageError(f"run={text} names no finished run: pe-lab runs lists what is there")
     return finished, [path for path in paths if path not in finished]
@@ -54,18 +53,15 @@ def split_finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
 
 def find_runs(text: str, runs_dir: Path) -> list[Path]:
     """The runs of a list of folders, patterns and parts of paths; UsageError where one has none."""
+    if not text:
+        raise UsageError(
+            "no run is named: give run=FOLDER, or a part of its name below runs_dir; pe-lab runs "
+            "lists them"
+        )
     # A path may have a comma in it.
     names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
     paths = [path for name in names if name for path in _find(name, runs_dir)]
     return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
-
-
-def _is_finished(path: Path) -> bool:
-    """Also where its summary is damaged: loading it says why."""
-    try:
-        return RunFolder(path).summary() is not None
-    except PeLabError:
-        return True
 
 
 def _find(name: str, runs_dir: Path) -> list[Path]:
@@ -75,7 +71,7 @@ def _find(name: str, runs_dir: Path) -> list[Path]:
         [folder] if is_run(folder) else [run.path for run in run_folders(folder)]
         for folder in folders
     ]
-    runs = [run for several in inside for run in several] or runs_called(name, runs_dir)
+    runs = [run for several in inside for run in several] or match_runs(name, runs_dir)
     if not runs and Path(name).is_dir():
         return [Path(name)]
     if not runs:
@@ -84,3 +80,9 @@ def _find(name: str, runs_dir: Path) -> list[Path]:
             "pe-lab runs lists them"
         )
     return [run for run in runs if ".replaced-" not in run.name]
+
+
+def refuse_left_out(errors: Sequence[PeLabError], n: int, done: str) -> None:
+    """RunError for those of n runs that could not be ``done``: diagnosed, evaluated."""
+    if errors:
+        raise RunError(f"{len(errors)} of {n} runs not {done}: {'; '.join(map(str, errors))}")
