@@ -80,8 +80,7 @@ def test_one_sentence_and_nothing_done(
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    runs = words[0] not in ("resluts", *COMMANDS)
-    assert_refused(here(*(tiny(*words) if runs else words)), said)
+    assert_refused(here(*(words if words[0] in ("resluts", *COMMANDS) else tiny(*words))), said)
     assert not (tmp_path / "runs").exists()
 
 

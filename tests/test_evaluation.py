@@ -98,7 +98,7 @@ def test_the_trained_row_is_the_summary(words: tuple[str, ...], run: Run) -> Non
 def test_sequences_are_of_the_splits_own_stream_and_the_guess_is_of_in_domain(run: Run) -> None:
     path = run("task=counting", "train.steps=1")
     loaded = load(path)
-    splits, measured = loaded.plan.splits, loaded.summary["metrics"]
+    splits = loaded.plan.splits
     reference, _ = loaded.sequences("in_domain")
     commonest = np.bincount(reference.targets[reference.scored]).argmax()
     frame = pl.concat([evaluate([path], [], splits, lengths) for lengths in (None, [80])])
@@ -110,8 +110,6 @@ def test_sequences_are_of_the_splits_own_stream_and_the_guess_is_of_in_domain(ru
         assert row["guess"] == (answers != commonest).mean()
         lowest.append(row["guess"] == (answers != np.bincount(answers).argmax()).mean())
     assert not all(lowest)
-    for split, guess in zip(splits, frame["guess"], strict=False):
-        assert guess == measured[f"{loaded.summary['splits'][split]}/guess"]
 
 
 def test_a_length_is_that_of_the_task(run: Run) -> None:

@@ -43,6 +43,7 @@ def test_every_entry_and_split_has_its_count() -> None:
         (["pe=cope"], ["cope", "6/8, 8/8"]),
         (["task=flipflop", "pe=cope"], ["cope+conv", "0.024", "8/8 0.0", "generalises"]),
         (["task=flipflop", "view=tuning", "pe=rope"], ["0.012", "34.0"]),
+        (["task=counting"], ["no run of this task was diagnosed"]),
         (["claims=true"], ["conv-copy", "7.8e-05", "not enough runs"]),
         (["details=true"], ["5033 runs", "fox 2/3"]),
         (["suite=quick", "view=entries"], ["fire", "5/5"]),
@@ -83,7 +84,7 @@ def test_the_page_has_every_task_and_entry(here: Here, tmp_path: Path) -> None:
     succeeded(here("leaderboard", f"to={path}"))
     page = path.read_text()
     assert_has(page, *(f'id="task-{task}"' for task in SCORES.tasks), "selective_rope", "6/8")
-    assert "far competitors" in page, "verdicts of pe-lab why"
+    assert "unseen distances" in page, "verdicts of pe-lab why"
 
 
 def test_the_page_of_the_documentation_is_what_the_runs_say() -> None:

@@ -160,7 +160,7 @@ def why(
     Args:
         run: a folder, or a part of its path below ``runs_dir``, with * and ?.
         split: None: the one with the highest error.
-        force: measure again what a run's folder holds.
+        force: measure again what a run's folder holds, and what has not learned or generalises.
 
     Returns:
         ``path``, ``task``, ``pe``, ``seed``, ``split``, ``name``, ``kind``, ``value``,

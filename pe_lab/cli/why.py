@@ -10,7 +10,8 @@
     pe-lab why --config-dir FOLDER run=..     runs of your own encoding
 
 Each run takes some seconds, once: why.jsonl in its folder keeps the numbers, so a stopped command
-continues where it was. force=true measures again. docs/why.md has the interventions, their
+continues where it was. force=true measures again, and also a run that has not learned or that
+generalises. docs/why.md has the interventions, their
 controls and the rule of the verdict.
 """
 
@@ -39,7 +40,7 @@ from pe_lab.suite.verdicts import diagnosis_rows
 
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""
-SHOWN = ("error", "intervention", "control")
+SHOWN = ("error", "intervention", "placebo", "control")
 """The kinds of rows that are shown without ``details``."""
 CAPTION = (
     "Restored: the share of the error added by the split that the intervention takes away. "
@@ -140,7 +141,9 @@ def _worst_splits(runs: pl.DataFrame) -> dict[str, str]:
 
 def table_of_rows(cell: Cell, details: bool) -> Table:
     """One setting: a row for each intervention, the mean over its seeds."""
-    rows = [row for row in cell.seeds[0].diagnosis.rows if details or row.kind in SHOWN]
+    # A seed that generalises, or has not learned, has its error alone.
+    longest = max((one.diagnosis.rows for one in cell.seeds), key=len)
+    rows = [row for row in longest if details or row.kind in SHOWN]
 
     def write(row: Row, field: str) -> str:
         value = cell.mean(row.name, field)
@@ -150,8 +153,11 @@ def table_of_rows(cell: Cell, details: bool) -> Table:
     columns = {"value": cell.split, "in_domain": "in domain", "restored": "restored"}
     numbers = {head: [write(row, field) for row in rows] for field, head in columns.items()}
     frame = pl.DataFrame({"": [row.name for row in rows], **numbers})
-    title = f"{cell.task}, {cell.pe}: error in %, mean of {counted(len(cell.seeds), 'seed')}"
-    return Table(frame, title=title, notes=(CAPTION,))
+    return Table(
+        frame,
+        title=f"{cell.task}, {cell.pe}: error in %, mean of {counted(len(cell.seeds), 'seed')}",
+        notes=(CAPTION,),
+    )
 
 
 def table_of_cells(cells: Sequence[Cell]) -> Table:

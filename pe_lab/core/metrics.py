@@ -1,4 +1,5 @@
-"""The metrics of a split: name, computation, order, and how each is shown.
+"""The metrics of a split: name, computation, order, how each is shown, and the error that counts as
+learned or generalised.
 
 A run has them as ``in_domain/<name>`` and ``ood/<split>/<name>``. To add a metric, add a line to
 ``METRICS``: it is then measured during and after training and by ``pe-lab eval``, kept in
@@ -11,8 +12,13 @@ them all.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Any, Literal
+
+import yaml
+
+from pe_lab.core.config_dir import conf
 
 IN_DOMAIN = "in_domain"
 OOD = "ood"
@@ -161,3 +167,36 @@ def is_share(name: str) -> bool:
     """Whether a metric is shown in %; with generated answers and ``accuracy`` (1 - error)."""
     metric = metric_of(name)
     return name == "accuracy" or (metric is not None and metric.unit == "share")
+
+
+DEFAULT_THRESHOLD = 0.05
+"""Of splits that no suite names."""
+SUITE_V1 = {
+    **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
+    **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),
+}
+"""(task, split) -> threshold of a task that the later suites change or leave out."""
+
+
+def threshold(task: str, split: str) -> float:
+    """Return the largest error on a split of a task that counts as learned or generalised."""
+    return _thresholds().get((task, split), DEFAULT_THRESHOLD)
+
+
+@cache
+def _thresholds() -> Mapping[tuple[str, str], float]:
+    limits = {}
+    for suite in suite_files().values():
+        for of_task in suite["tasks"].values():
+            task = next(word[5:] for word in of_task["words"] if word.startswith("task="))
+            limits[task, "in_domain"] = of_task["fits"]
+            limits |= {(task, split): limit for split, limit in of_task["generalises"].items()}
+    return limits | SUITE_V1
+
+
+@cache
+def suite_files() -> Mapping[str, dict[str, Any]]:
+    """Return what each yaml of conf/suite/ says, by the suite's name."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = sorted((conf() / "suite").glob("*.yaml"))
+    return {file.stem: yaml.load(file.read_bytes(), loader) for file in files}

@@ -20,7 +20,7 @@ TOKENS = 24_000
 """Tokens read of a split: a few hundred answers, in seconds."""
 ANSWERS = 1_500
 """Answers of a split from which no more sequences are read."""
-FEWEST, MOST = 40, 150
+FEWEST, MOST = 40, 400
 """Sequences of a split."""
 CHUNK = 6_000
 """Tokens of a forward pass."""

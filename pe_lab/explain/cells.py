@@ -47,7 +47,7 @@ class Cell:
     @cached_property
     def verdict(self) -> Verdict:
         """What its seeds say."""
-        return judge([one.diagnosis for one in self.seeds])
+        return judge(self.task, self.split, [one.diagnosis for one in self.seeds])
 
     @property
     def sentence(self) -> str:
@@ -57,16 +57,19 @@ class Cell:
     def mean(self, name: str, field: str) -> float | None:
         """The mean over seeds of a row's ``value``, ``in_domain`` or ``restored``, which only the
         seeds that fail have."""
-        some = [one.diagnosis for one in self.seeds if field != "restored" or fails(one.diagnosis)]
-        rows = [one.by_name.get(name) for one in some]
-        found = [getattr(row, field) for row in rows if row is not None]
+        some = [
+            one.diagnosis
+            for one in self.seeds
+            if field != "restored" or fails(self.task, self.split, one.diagnosis)
+        ]
+        found = [getattr(one.by_name.get(name), field, None) for one in some]
         numbers = [value for value in found if value is not None]
         return sum(numbers) / len(numbers) if numbers else None
 
     def facts(self) -> dict[str, Any]:
         """The verdict as JSON has it."""
-        about = {"task": self.task, "pe": self.pe, "split": self.split}
-        return {**about, **asdict(self.verdict), "sentence": self.sentence}
+        facts = {"task": self.task, "pe": self.pe, "split": self.split, **asdict(self.verdict)}
+        return facts | {"sentence": self.sentence}
 
 
 def group_cells(found: Iterable[Diagnosed]) -> list[Cell]:

@@ -5,7 +5,7 @@
 Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -42,13 +42,23 @@ from pe_lab.explain.interventions import (
     lift_penalty,
     mask_far_keys,
     mask_source,
+    mask_strongest_others,
     scale_by_log_n,
     scale_logits,
+    weigh_as_usual,
 )
 from pe_lab.explain.measures import QUANTITIES, measure_attention
-from pe_lab.explain.record import METHOD, Diagnosis, Row, read_diagnoses, record_diagnosis
+from pe_lab.explain.record import (
+    METHOD,
+    WHOLE,
+    Diagnosis,
+    Row,
+    read_diagnoses,
+    record_diagnosis,
+)
+from pe_lab.explain.verdict import fails
+from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
-from pe_lab.models.transformer import Transformer
 from pe_lab.store.run_folder import RunFolder
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
@@ -70,16 +80,32 @@ def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = Non
     """
     require_attention(run)
     split = run.worst_split() if split is None else split
-    if split == IN_DOMAIN:
+    summary = _of_summary(run, split)
+    measured = _Bench(run, split, build_plain_model(run) if model is None else model).measured()
+    return measured if model else replace(measured, rows=[summary, *measured.rows])
+
+
+def _of_summary(run: LoadedRun, split: str) -> Row:
+    """The error of all sequences, as the run measured it."""
+    errors = {
+        name: run.summary["metrics"].get(metric_name(name, "error")) for name in run.plan.splits
+    }
+    in_domain = errors.pop(IN_DOMAIN)
+    if errors.get(split) is None:
+        known = ", ".join(name for name, error in errors.items() if error is not None)
         raise UsageError(
-            f"split=in_domain of {run.path} has nothing to be compared with: choose from "
-            + ", ".join(split for split in run.plan.splits if split != IN_DOMAIN)
+            f"split={split} of {run.path} has no error to explain: choose from {known}"
         )
-    return _Bench(run, split, build_plain_model(run) if model is None else model).measured()
+    return Row(WHOLE, "error", errors[split], in_domain)
 
 
 def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = False) -> Diagnosis:
     """The diagnosis of a finished run, from its folder or measured and recorded now.
+
+    A run that has not learned, or that generalises, has its error alone, which is not recorded.
+
+    Args:
+        force: measure again, and such a run too.
 
     Raises:
         PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written.
@@ -91,6 +117,10 @@ def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = Fals
     run = load(path)
     split = run.worst_split() if split is None else split
     if split not in known:
+        rows = [replace(_of_summary(run, split), name="plain")]
+        known[split] = Diagnosis(str(run.summary["identity"]), METHOD, split, 0, 0, 0, [], rows)
+        if not force and not fails(run.summary["task"], split, known[split]):
+            return known[split]
         known[split] = diagnose(run, split)
         record_diagnosis(folder, known[split], force=force)
     return known[split]
@@ -131,8 +161,8 @@ class _Bench:
         self._temperature()
         self._controls()
         self._attention()
-        metrics = self.run.summary["metrics"]
-        guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
+        names = [metric_name(split, "guess") for split in (self.split, IN_DOMAIN)]
+        guess = [self.run.summary["metrics"][name] for name in names]
         return Diagnosis(
             str(self.run.summary["identity"]), METHOD, self.split, guess[0], guess[1],
             len(self.far), self.heads, self.rows,
@@ -144,8 +174,8 @@ class _Bench:
         encodings, name = self.model.encodings, "distances clamped"
         if not any(encoding.reads_positions for encoding in encodings):
             if self._has_term():
-                limits = self.attended.least, self.attended.largest
-                self._intervene(name, lambda part: clamp_terms(*limits))
+                seen = self.attended
+                self._intervene(name, partial(clamp_terms, least=seen.least, largest=seen.largest))
             return
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
         if self.near.positions.ndim > 2 or carried or not self.run.plan.positions.whole:
@@ -153,14 +183,14 @@ class _Bench:
         at_input = {"embed", "block_input"}
         if all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
             with suppress(NotClampedError):
-                self._intervene(name, lambda part: clamp_distances(self.reach))
+                self._intervene(name, partial(clamp_distances, trained=self.reach))
             return
         self._in_trained_positions()
 
     def _in_trained_positions(self) -> None:
         """One answer of each sequence with all positions within those of training, also with the
         oracle. Restored of the added error of these answers, and shown as of all answers."""
-        heads, errors = self.heads, [float(self.plain[q].mean()) for q in (self.far, self.near)]
+        errors = [float(self.plain[q].mean()) for q in (self.far, self.near)]
         moved = [clamp_positions(q, self.reach) for q in (self.far, self.near)]
         plain = [
             float(find_wrong(self.model, replace(m, positions=q.positions)).mean())
@@ -168,35 +198,53 @@ class _Bench:
         ]
         makes: dict[str, MakeIntervention] = {
             "positions clamped": lambda part: Intervention(),
-            "positions clamped and oracle": lambda part: force_attention(part, part.held, heads),
+            "positions clamped and oracle": partial(force_attention, heads=self.heads),
         }
         for name, make in makes.items():
             change = [
                 float(find_wrong(self.model, m, make).mean()) - before
                 for m, before in zip(moved, plain, strict=True)
             ]
-            added = plain[0] - plain[1]
-            restored = -change[0] / added if added > 0 else None
+            restored = change[0] / (plain[1] - plain[0]) if plain[0] > plain[1] else None
             shown = errors[0] + change[0], errors[1] + change[1]
             self.rows.append(Row(name, "intervention", *shown, restored))
 
     def _interventions(self) -> None:
+        """The interventions of every model, and the placebos of those that restore at least half:
+        their names begin with that of the intervention and a colon."""
         keys, reach, heads = self.keys, self.reach, self.heads
-        if self._has_term():
-            usual = self._lost_terms()
-            self._intervene("usual penalty", lambda part: lift_penalty(part, usual))
-        windows = [layer.attention.window for layer in _layers(self.model)]
-        more_keys = any(window is None or window > keys for window in windows)
-        if more_keys:
-            self._add("fewer keys", "intervention", self._fewer)
-        self._intervene("far keys masked", lambda part: mask_far_keys(part, reach))
-        layers = range(len(self.model.encodings))
-        for layer in layers if len(layers) > 1 else ():
-            here = partial(mask_far_keys, trained=reach, layers=[layer])
-            self._intervene(f"far keys masked in layer {layer}", here, "detail")
-        if more_keys:
-            self._intervene("logits times log n", lambda part: scale_by_log_n(keys))
-        self._intervene("oracle", lambda part: force_attention(part, part.held, heads))
+        windows = [m.window for m in self.model.modules() if isinstance(m, Attention)]
+        if more_keys := any(window is None or window > keys for window in windows):
+            draws = [partial(drop_keys, trained=keys, draw=draw) for draw in range(DRAWS)]
+            self._intervene("fewer keys", draws[0], more=draws[1:])
+        usual, layers = self._lost_terms(), len(self.model.encodings)
+        in_layers = {
+            f"far keys masked in layer {n}": partial(mask_far_keys, trained=reach, layers=[n])
+            for n in range(layers if layers > 1 else 0)
+        }
+        makes: dict[str, MakeIntervention] = {
+            "fewer keys: strongest others masked": mask_strongest_others,
+            "fewer keys: wrong token kept": partial(drop_keys, trained=keys, draw=0, onto="wrong"),
+            "usual penalty": partial(lift_penalty, usual=usual),
+            "usual penalty: wrong token": partial(lift_penalty, usual=usual, onto="wrong"),
+            "far keys masked": partial(mask_far_keys, trained=reach),
+            **in_layers,
+            "logits times log n": partial(scale_by_log_n, trained=keys),
+            "oracle": partial(force_attention, heads=heads),
+            "weighted oracle": partial(weigh_as_usual, usual=self.attended.by_kind, heads=heads),
+            "source masked": mask_source,
+        }
+        applies = {
+            "usual penalty": self._has_term(),
+            "logits times log n": more_keys,
+            "weighted oracle": bool((self.near.held.sum(1) > 1).any()),
+        }
+        kinds = {"source masked": "control", **dict.fromkeys(in_layers, "detail")}
+        for name, make in makes.items():
+            of, colon, _ = name.partition(":")
+            helps = any(row.name == of and row.helps for row in self.rows)
+            if helps if colon else applies.get(name, True):
+                self._intervene(name, make, "placebo" if colon else kinds.get(name, "intervention"))
 
     def _lost_terms(self) -> dict[int, Tensor]:
         """The mean in domain of the term at the source, of heads in which it is lower on the split
@@ -211,7 +259,7 @@ class _Bench:
         """The factor that is best on one half of the sequences, measured on the other half."""
         found = {1.0: [self.plain[self.far], self.plain[self.near]]}
         for factor in FACTORS:
-            make = partial(_scale_answers, factor=factor)
+            make = partial(scale_logits, factor=factor)
             found[factor] = [find_wrong(self.model, each, make) for each in (self.far, self.near)]
         half = self.far.row % 2 == 0
         measured_here, near, chosen = np.zeros(len(self.far)), [], []
@@ -225,16 +273,11 @@ class _Bench:
         self.rows.append(Row("factor", "detail", float(np.mean(chosen))))
 
     def _controls(self) -> None:
-        self._intervene("source masked", mask_source, "control")
-        heads = self.heads
+        forced = partial(force_attention, heads=self.heads, onto="wrong")
 
         def follows(questions: Questions) -> Bools:
             some = questions.only(questions.wrong_target >= 0)
-            logits = predict(
-                self.model, some, lambda part: force_attention(part, part.wrong, heads)
-            )
-            found: Bools = logits.argmax(-1).numpy() == some.wrong_target
-            return found
+            return ~mark_wrong(some.task, predict(self.model, some, forced), some.wrong_target)
 
         self._add("follows a wrong token", "control", follows)
 
@@ -259,18 +302,9 @@ class _Bench:
     def _has_term(self) -> bool:
         """Whether what the encoding adds can be told from the product of queries and keys."""
         encodings = self.model.encodings
-        if any(e.replaces_content or "normalize" in e.hooks() for e in encodings):
-            return False
-        return any({"bias", "logits"} & e.hooks() for e in encodings)
-
-    def _fewer(self, questions: Questions) -> npt.NDArray[Any]:
-        """The share of draws in which each answer is wrong."""
-        draws = [
-            find_wrong(self.model, questions, partial(drop_keys, trained=self.keys, draw=draw))
-            for draw in range(DRAWS if questions is self.far else 1)
-        ]
-        found: npt.NDArray[Any] = np.mean(draws, axis=0)
-        return found
+        return any({"bias", "logits"} & e.hooks() for e in encodings) and not any(
+            e.replaces_content or "normalize" in e.hooks() for e in encodings
+        )
 
     def _readers(self) -> list[Head]:
         """The heads that read the tokens that hold the answer in domain."""
@@ -284,11 +318,20 @@ class _Bench:
                 f"run={self.run.path} computes no attention weights: give a run of "
                 f"model=transformer, not of model={self.run.summary['names'].get('model')}"
             )
-        found = [head for head, mean in mass.items() if mean >= READS]
-        return found or [max(mass, key=lambda head: mass[head])]
+        most = max(mass, key=lambda head: mass[head])
+        return [head for head, mean in mass.items() if mean >= READS] or [most]
 
-    def _intervene(self, name: str, make: MakeIntervention, kind: str = "intervention") -> None:
-        self._add(name, kind, lambda questions: find_wrong(self.model, questions, make))
+    def _intervene(
+        self,
+        name: str,
+        make: MakeIntervention,
+        kind: str = "intervention",
+        more: Sequence[MakeIntervention] = (),
+    ) -> None:
+        """Add the error under an intervention, on the split the mean over it and more draws."""
+        draws = [find_wrong(self.model, self.far, each) for each in (make, *more)]
+        near = find_wrong(self.model, self.near, make)
+        self._row(name, kind, _mean(np.mean(draws, axis=0)), _mean(near))
 
     def _add(self, name: str, kind: str, count: Callable[[Questions], npt.NDArray[Any]]) -> None:
         self._row(name, kind, *(_mean(count(questions)) for questions in (self.far, self.near)))
@@ -297,18 +340,9 @@ class _Bench:
         plain = float(self.plain[self.far].mean())
         added = plain - float(self.plain[self.near].mean())
         restored = None
-        if kind in ("intervention", "detail") and value is not None and added > 0:
+        if kind in ("intervention", "placebo", "detail") and value is not None and added > 0:
             restored = (plain - value) / added
         self.rows.append(Row(name, kind, value, near, restored))
-
-
-def _scale_answers(part: Questions, factor: float) -> Intervention:
-    return scale_logits(factor)
-
-
-def _layers(model: Model) -> list[Any]:
-    assert isinstance(model, Transformer)
-    return list(model.blocks)
 
 
 def _mean(values: npt.NDArray[Any]) -> float | None:

@@ -97,8 +97,7 @@ class Inspection:
 
     @property
     def heading(self) -> str:
-        run = f"{self.task}, {self.pe}, seed {self.seed}"
-        return f"{run}: {self.split}, sequence {self.sample}"
+        return f"{self.task}, {self.pe}, seed {self.seed}: {self.split}, sequence {self.sample}"
 
     @property
     def scored_rows(self) -> list[int]:

@@ -6,6 +6,7 @@ Shape letters as in pe/base.py; n answers.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,8 +21,12 @@ NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
 NEAREST = 4
 """The last keys, which are always among those that ``drop_keys`` keeps."""
+N_KINDS = 64
+"""Of each word; so many tokens that hold an answer, or more, are one kind."""
 SAME = 1e-3
 """How far logits may differ that should be equal."""
+Tokens = Literal["held", "wrong"]
+"""The tokens that hold the answer, or those of a placebo (``Questions.wrong``)."""
 Head = tuple[int, int]
 """A layer and a head of it."""
 
@@ -43,12 +48,12 @@ def replace_rows(values: Tensor, part: Questions, rows: Tensor) -> Tensor:
     return changed
 
 
-def scale_logits(factor: float) -> Intervention:
+def scale_logits(part: Questions, factor: float) -> Intervention:
     """All logits times a factor: a lower temperature."""
     return Intervention(lambda logits, seen: logits * factor)
 
 
-def scale_by_log_n(trained: int) -> Intervention:
+def scale_by_log_n(part: Questions, trained: int) -> Intervention:
     """Logits of a query that sees n keys times log n / log of the keys in training, at least 1."""
 
     def change(logits: Tensor, seen: LayerAttention) -> Tensor:
@@ -80,12 +85,25 @@ def mask_source(part: Questions) -> Intervention:
     return _hiding(_of_answers(part, part.held))
 
 
-def drop_keys(part: Questions, trained: int, draw: int) -> Intervention:
+def mask_strongest_others(part: Questions) -> Intervention:
+    """A placebo of ``drop_keys``: only the few keys with the highest logits are hidden, but for
+    those that hold the answer."""
+    kept = torch.from_numpy(part.held)[:, None]
+
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
+        rows = rows_of_answers(logits, part)
+        others = rows.masked_fill(kept | ~seen.inputs.mask_TS[part.place][:, None], -torch.inf)
+        return replace_rows(logits, part, rows.scatter(-1, others.topk(NEAREST).indices, NEVER))
+
+    return Intervention(change)
+
+
+def drop_keys(part: Questions, trained: int, draw: int, onto: Tokens = "held") -> Intervention:
     """A query that answers sees as many keys as in training: those that hold the answer with the
     token before each, the last ones, and others at random."""
     rng = generator(draw, "fewer keys")
     hidden = np.zeros_like(part.held)
-    for n, (held, place) in enumerate(zip(part.held, part.place, strict=True)):
+    for n, (held, place) in enumerate(zip(getattr(part, onto), part.place, strict=True)):
         kept = held | np.roll(held, -1)
         kept[max(0, place - NEAREST + 1) : place + 1] = True
         others = np.flatnonzero(~kept[: place + 1])
@@ -111,9 +129,9 @@ def _hiding(hidden: Tensor, layers: Sequence[int] | None = None) -> Intervention
     return Intervention(change)
 
 
-def force_attention(part: Questions, onto: Bools, heads: Sequence[Head]) -> Intervention:
+def force_attention(part: Questions, heads: Sequence[Head], onto: Tokens = "held") -> Intervention:
     """The weights of these heads are put onto these tokens, in the shares they had of them."""
-    tokens = torch.from_numpy(onto)
+    tokens = torch.from_numpy(getattr(part, onto))
 
     def change(weights: Tensor, seen: LayerAttention) -> Tensor:
         chosen = [head for layer, head in heads if layer == seen.layer]
@@ -131,7 +149,44 @@ def force_attention(part: Questions, onto: Bools, heads: Sequence[Head]) -> Inte
     return Intervention(weights=change)
 
 
-def clamp_distances(trained: int) -> Intervention:
+def weigh_as_usual(
+    part: Questions, usual: Mapping[int, Tensor], heads: Sequence[Head]
+) -> Intervention:
+    """The tokens that hold the answer have the weights in these heads that they have in domain, and
+    the other keys share the rest as they did.
+
+    Args:
+        usual: layer -> the mean weight of each of ``kinds_of_tokens``, (kinds, H).
+    """
+    held = torch.from_numpy(part.held)[:, None]
+    answer, place, kinds = kinds_of_tokens(part)
+
+    def change(weights: Tensor, seen: LayerAttention) -> Tensor:
+        chosen = [head for layer, head in heads if layer == seen.layer]
+        rows = rows_of_answers(weights, part)
+        forced = torch.zeros_like(rows)
+        forced[answer, :, place] = usual[seen.layer][kinds].to(rows.dtype)
+        others = rows.masked_fill(held, 0)
+        others = others / others.sum(-1, keepdim=True).clamp(min=1e-9)
+        forced = forced + (1 - forced.sum(-1, keepdim=True)).clamp(min=0) * others
+        # A kind of token that is not seen in domain has no usual weight.
+        known = forced.isfinite().all(-1, keepdim=True)
+        rows[:, chosen] = torch.where(known, forced, rows)[:, chosen]
+        return replace_rows(weights, part, rows)
+
+    return Intervention(weights=change)
+
+
+def kinds_of_tokens(part: Questions) -> tuple[Tensor, Tensor, Tensor]:
+    """Each token that holds an answer: the answer, its place, and its kind, which is its word and
+    how many tokens hold the answer."""
+    answer, place = np.nonzero(part.held)
+    words = part.batch.tokens[part.row[answer], place]
+    kinds = words * N_KINDS + part.held.sum(1).clip(max=N_KINDS - 1)[answer]
+    return torch.from_numpy(answer), torch.from_numpy(place), torch.from_numpy(kinds)
+
+
+def clamp_distances(part: Questions, trained: int) -> Intervention:
     """Keys beyond the trained distance have the logit of a query at the last trained position and
     a key at the first: for encodings that act in attention.
 
@@ -177,7 +232,9 @@ def compute_term(seen: LayerAttention) -> Tensor:
     return term if bias is None else term + bias
 
 
-def clamp_terms(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> Intervention:
+def clamp_terms(
+    part: Questions, least: Mapping[int, Tensor], largest: Mapping[int, Tensor]
+) -> Intervention:
     """The encoding's term is kept within its range in domain: for encodings that read the context,
     such as gates.
 
@@ -192,20 +249,26 @@ def clamp_terms(least: Mapping[int, Tensor], largest: Mapping[int, Tensor]) -> I
     return Intervention(change)
 
 
-def lift_penalty(part: Questions, usual: Mapping[int, Tensor]) -> Intervention:
+def lift_penalty(
+    part: Questions, usual: Mapping[int, Tensor], onto: Tokens = "held"
+) -> Intervention:
     """The encoding's term, at the tokens that hold the answer alone, is at least its mean there in
     domain.
 
     Args:
         usual: layer -> the mean of each head, (H, 1, 1).
+        onto: ``wrong``: the tokens of another answer are lifted as much instead, on average.
     """
     held = torch.from_numpy(part.held)[:, None]
 
     def change(logits: Tensor, seen: LayerAttention) -> Tensor:
         rows = rows_of_answers(logits, part)
         term = rows_of_answers(compute_term(seen), part)
-        missing = (usual[seen.layer][:, 0] - term).clamp(min=0)
-        return replace_rows(logits, part, rows + missing.masked_fill(~held, 0).to(rows.dtype))
+        missing = (usual[seen.layer][:, 0] - term).clamp(min=0).masked_fill(~held, 0)
+        if onto == "wrong":
+            mean = missing.sum(-1, keepdim=True) / held.sum(-1, keepdim=True).clamp(min=1)
+            missing = mean * torch.from_numpy(part.wrong)[:, None]
+        return replace_rows(logits, part, rows + missing.to(rows.dtype))
 
     return Intervention(change)
 

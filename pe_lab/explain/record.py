@@ -12,11 +12,13 @@ from pydantic import TypeAdapter
 from pe_lab.core.errors import DamagedError
 from pe_lab.store.run_folder import RunFolder, report_damage, seal_lines
 
-METHOD = 2
+METHOD = 3
 """The number of this method: the rows of another one are measured again."""
-NAME = "why.jsonl"
+NAME, WHOLE = "why.jsonl", "plain, all sequences"
 REMEDY = "remove it, or give force=true, and pe-lab why measures again"
 LOCK_TIMEOUT_S = 60.0
+HALF = 0.5
+"""Of the added error, what an intervention restores if it counts."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Row:
     """One number of a diagnosis.
 
     Args:
-        kind: ``error`` of the model with nothing changed, ``intervention``, a ``detail`` of one,
-            ``control`` or ``attention`` (a measure of the heads that read the answer).
+        kind: ``error`` of the model with nothing changed, ``intervention``, its ``placebo``, a
+            ``detail`` of one, ``control`` or ``attention`` (a measure of the heads that read the
+            answer).
         value, in_domain: on the split, and in domain; None: it does not apply there.
         restored: the share of the added error that an intervention takes away.
     """
@@ -35,6 +38,11 @@ class Row:
     value: float | None
     in_domain: float | None = None
     restored: float | None = None
+
+    @property
+    def helps(self) -> bool:
+        """Whether it restores at least half of the added error."""
+        return self.restored is not None and self.restored >= HALF
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,17 @@ class Diagnosis:
     def by_name(self) -> dict[str, Row]:
         """The rows by their names."""
         return {row.name: row for row in self.rows}
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """The error on the split and in domain: of all sequences, where the run measured them."""
+        row = self.by_name[WHOLE if WHOLE in self.by_name else "plain"]
+        return row.value or 0.0, row.in_domain or 0.0
+
+    def restored(self, name: str) -> float:
+        """The share of the added error that an intervention restores; 0: it was not measured."""
+        row = self.by_name.get(name)
+        return 0.0 if row is None or row.restored is None else row.restored
 
 
 _READ = TypeAdapter(Diagnosis)

@@ -1,34 +1,21 @@
 """The rule that turns a diagnosis into a verdict; docs/why.md states it for readers.
 
-Of a seed, in this order:
-
-1. ``not learned``: the error in domain is above ``FITS``.
-2. ``generalises``: the split adds at most ``LOSS`` to it.
-3. ``cannot be diagnosed``: a control fails (``find_failed_control``).
-4. ``not retrieval``: attention forced onto the right tokens restores less than half, and so do the
-   interventions that are not told these tokens. Those also act in heads that do not read the
-   answer, and before them.
-5. the causes whose intervention restores at least half, and adds at most ``HARM`` in domain;
-   unseen positions also where the oracle restores half with clamped positions alone.
-
-Of several seeds: the verdict that holds in at least two thirds of those that fail, else ``mixed``.
-Where several causes do, it is the one that restores most; of those within ``TIE`` of it, the
-first in ``CAUSES``. Number of keys and temperature are told apart by what took the log odds: the
-count of keys, or the gap.
+``judge_seed`` tries the rules on one seed, and ``judge`` asks for two thirds of the seeds that
+fail. A cause needs an intervention that restores at least half of the added error beyond its
+placebos, and no other row of the table may contradict it: then the verdict is ``mixed``, with the
+row as the reason.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
+from pe_lab.core.metrics import IN_DOMAIN, threshold
+from pe_lab.explain.record import HALF, Diagnosis, Row
 
-from pe_lab.explain.record import Diagnosis
-
-FITS = 0.1
-LOSS = 0.03
+FEWEST = 30
+"""Answers that are wrong on the split and would be right in domain: fewer say nothing."""
 HARM = 0.05
-HALF = 0.5
 SEEDS = 2 / 3
 TIE = 0.3
 """Masking far keys also removes what a narrower intervention corrects, so it restores more."""
@@ -36,6 +23,8 @@ BREAKS = 0.1
 """The error that forcing attention onto the right tokens may add in domain."""
 GUESSES = 2 / 3
 """Of guessing's error, what the error must reach without the tokens that hold the answer."""
+KEPT = 0.8
+"""Of the weight on the right tokens in domain, what the split must keep for ``not retrieval``."""
 
 CAUSES = {
     "number of keys": "fewer keys",
@@ -46,8 +35,13 @@ CAUSES = {
     "far competitors": "far keys masked",
 }
 """Cause -> its intervention; those that explain more narrowly come first."""
-UNTOLD = {"temperature", "unseen positions", "unseen distances"}
-"""Those whose intervention is not told which tokens hold the answer, as the oracle is."""
+PLACEBOS = {
+    "fewer keys": ("fewer keys: strongest others masked", "fewer keys: wrong token kept"),
+    "usual penalty": ("usual penalty: wrong token",),
+    "far keys masked": ("fewer keys",),
+}
+"""The interventions that are told which tokens hold the answer, and their placebos of equal dose.
+The others act in every layer, so the oracle, which acts in few heads, cannot contradict them."""
 MOVED = "positions clamped and oracle"
 """Where the oracle restores only with this, positions break what reads attention's result."""
 BECAUSE = {
@@ -57,7 +51,6 @@ BECAUSE = {
     "number of keys": "its heads spread over more keys than in training",
     "temperature": "its heads spread over other keys, and larger logits would do",
     "far competitors": "its heads pick keys further away than any in training",
-    "mixed": "no one intervention restores half of it",
     "not retrieval": "what follows attention fails, or the algorithm does",
 }
 
@@ -69,7 +62,7 @@ class Verdict:
     Args:
         cause: a key of ``CAUSES``, or ``not learned``, ``generalises``, ``cannot be diagnosed``,
             ``not retrieval`` or ``mixed``.
-        why: why it cannot be diagnosed; empty otherwise.
+        why: why it cannot be diagnosed or is mixed; empty otherwise.
         k, n: the seeds that say so, and those that were asked.
         fitting: of ``n``, those that learned it; ``failing``: those that do not generalise.
         shares: intervention -> the mean share of the added error that it restores.
@@ -85,139 +78,160 @@ class Verdict:
 
     def sentence(self, pe: str, task: str, split: str) -> str:
         """The verdict as a sentence."""
-        seeds = f"({self.k} of {self.n} seeds)"
-        if self.cause == "not learned":
-            return f"{pe} has not learned {task} in domain {seeds}: there is nothing to explain."
-        if self.cause == "generalises":
-            return f"{pe} generalises on {task} to {split} {seeds}."
-        begin = f"{pe} fails on {task} at {split}"
-        if self.cause == "cannot be diagnosed":
-            return f"{begin}, and cannot be diagnosed {seeds}: {self.why}."
-        seeds = f"({self.k} of {self.failing} seeds that fail, of {self.n})"
         oracle = self.shares.get("oracle")
         forced = "" if oracle is None else (
             f"; attention forced onto the right tokens restores {100 * oracle:.0f} %"
         )  # fmt: skip
-        return f"{begin} because {BECAUSE[self.cause]}{forced} {seeds}."
+        all_seeds = f"({self.k} of {self.n} seeds)"
+        of_failing = f"({self.k} of {self.failing} seeds that fail, of {self.n})"
+        begin, because = f"{pe} fails on {task} at {split}", BECAUSE.get(self.cause)
+        others = {
+            "not learned": f"{pe} has not learned {task} in domain {all_seeds}: there is nothing "
+            "to explain.",
+            "generalises": f"{pe} generalises on {task} to {split} {all_seeds}.",
+            "cannot be diagnosed": f"{begin}, and cannot be diagnosed {all_seeds}: {self.why}.",
+            "mixed": f"{begin}, and no single cause was found {of_failing}: {self.why}.",
+        }
+        return others.get(self.cause, f"{begin} because {because}{forced} {of_failing}.")
 
 
-def added_error(one: Diagnosis) -> float:
-    """The error that the split adds."""
-    plain = one.by_name["plain"]
-    return (plain.value or 0.0) - (plain.in_domain or 0.0)
+def judge(task: str, split: str, seeds: Sequence[Diagnosis]) -> Verdict:
+    """The verdict on the seeds of a cell: a task, an encoding and a split."""
+    said = [(one, *judge_seed(task, split, one)) for one in seeds]
+    fitting = [one for one in said if one[1] != "not learned"]
+    failing = [one for one in fitting if one[1] != "generalises"]
+    diagnosed = [one for one in failing if one[1] != "cannot be diagnosed"]
+    enough = len(diagnosed) >= SEEDS * len(failing)
+    asked = diagnosed if enough else [one for one in failing if one not in diagnosed]
+    shares = _shares([one for one, *_ in asked])
+
+    def of(cause: str, k: int, why: str = "") -> Verdict:
+        return Verdict(cause, why, k, len(seeds), len(fitting), len(failing), shares)
+
+    if 2 * len(fitting) < len(seeds) or not fitting:
+        return of("not learned", len(seeds) - len(fitting))
+    if not failing:
+        return of("generalises", len(fitting))
+    causes = Counter(cause for _, cause, _ in asked)
+    cause, k = causes.most_common(1)[0]
+    if k < SEEDS * len(asked):
+        counts = (f"{cause} {k}" for cause, k in causes.most_common())
+        return of("mixed", len(asked), f"its seeds differ: {', '.join(counts)}")
+    return of(cause, k, Counter(why for _, of, why in asked if of == cause).most_common(1)[0][0])
 
 
-def fits(one: Diagnosis) -> bool:
-    """Whether the task is learned in domain."""
-    return (one.by_name["plain"].in_domain or 0.0) <= FITS
+def judge_seed(task: str, split: str, one: Diagnosis) -> tuple[str, str]:
+    """The verdict on one seed, and why it is mixed or cannot be diagnosed."""
+    if one.errors[1] > threshold(task, IN_DOMAIN):
+        return "not learned", ""
+    if not fails(task, split, one):
+        return "generalises", ""
+    if failed := _find_failed_control(one):
+        return "cannot be diagnosed", failed
+    oracle = _find_oracle(one)
+    causes = {
+        cause: share
+        for cause, share in _find_causes(one).items()
+        if oracle.helps or CAUSES[cause] not in PLACEBOS
+    }
+    return (_find_narrowest(one, causes), "") if causes else _judge_without_cause(one, oracle)
 
 
-def fails(one: Diagnosis) -> bool:
-    """Whether there is something to restore."""
-    return fits(one) and added_error(one) > LOSS
+def fails(task: str, split: str, one: Diagnosis) -> bool:
+    """Whether there is something to explain: the task is learned, and the split is not."""
+    limits = threshold(task, split), threshold(task, IN_DOMAIN)
+    return one.errors[0] > limits[0] and one.errors[1] <= limits[1]
 
 
-def find_failed_control(one: Diagnosis) -> str:
+def _find_failed_control(one: Diagnosis) -> str:
     """Why the interventions say nothing of this model; empty where they do."""
-    rows = one.by_name
-    plain = rows["plain"].in_domain or 0.0
-    masked = rows["source masked"].in_domain
-    if masked is not None and masked < GUESSES * one.guess_in_domain:
-        return "it answers without the tokens that hold the answer"
-    oracle = rows["oracle"].in_domain
-    if oracle is not None and oracle > plain + BREAKS:
-        return "attention forced onto the right tokens breaks it in domain"
-    follows = rows["follows a wrong token"].in_domain
-    if follows is not None and follows < HALF:
-        return "attention forced onto a wrong token does not change its answer to that token's"
-    return ""
+    plain, masked = one.by_name["plain"], one.by_name["source masked"].in_domain
+    follows = one.by_name["follows a wrong token"].in_domain
+    added = round(((plain.value or 0.0) - (plain.in_domain or 0.0)) * one.answers)
+    controls = {
+        f"only {added} of {one.answers} answers were lost": added < FEWEST,
+        "it answers without the tokens that hold the answer": (
+            masked is not None and masked < GUESSES * one.guess_in_domain
+        ),
+        "attention forced onto the right tokens breaks it in domain": (
+            _harms(one, _find_oracle(one), BREAKS)
+        ),
+        "attention forced onto a wrong token does not change its answer to that token's": (
+            follows is not None and follows < HALF
+        ),
+    }
+    return next((why for why, failed in controls.items() if failed), "")
 
 
-def find_causes(one: Diagnosis) -> dict[str, float]:
-    """The causes whose intervention restores at least half, and how much it restores."""
-    plain, found, names = one.by_name["plain"].in_domain or 0.0, {}, dict(CAUSES)
-    if _restored(one, "oracle") < HALF <= _restored(one, MOVED):
+def _find_oracle(one: Diagnosis) -> Row:
+    """The oracle; the weighted one where the other breaks the model in domain."""
+    plain, weighted = one.by_name["oracle"], one.by_name.get("weighted oracle")
+    return weighted if weighted is not None and _harms(one, plain, BREAKS) else plain
+
+
+def _find_causes(one: Diagnosis) -> dict[str, float]:
+    """The causes whose intervention restores at least half beyond its placebos, and how much."""
+    found, names = {}, dict(CAUSES)
+    if one.restored("oracle") < HALF <= one.restored(MOVED):
         names["unseen positions"] = MOVED
     for cause, name in names.items():
-        row = one.by_name.get(name)
-        if row is None or row.restored is None or row.restored < HALF:
-            continue
-        if (row.in_domain or 0.0) <= plain + HARM:
-            found[cause] = row.restored
+        share = one.restored(name) - _placebo(one, name)
+        if share >= HALF and not _harms(one, one.by_name[name], HARM):
+            found[cause] = share
+    if _lost(one, "term") < HALF * _lost(one, "margin"):
+        found.pop("its own penalty on distance", None)
     return found
 
 
-def judge(seeds: Sequence[Diagnosis]) -> Verdict:
-    """The verdict on the seeds of a cell: a task, an encoding and a split."""
-    n = len(seeds)
-    fitting = [one for one in seeds if fits(one)]
-    failing = [one for one in seeds if fails(one)]
-    shares = _shares(failing)
-
-    def of(cause: str, k: int, why: str = "") -> Verdict:
-        return Verdict(cause, why, k, n, len(fitting), len(failing), shares)
-
-    if 2 * len(fitting) < n or not fitting:
-        return of("not learned", n - len(fitting))
-    if not failing:
-        return of("generalises", len(fitting))
-    reasons = [find_failed_control(one) for one in failing]
-    fit_to_say = [one for one, why in zip(failing, reasons, strict=True) if not why]
-    if len(fit_to_say) < SEEDS * len(failing):
-        why, k = Counter(why for why in reasons if why).most_common(1)[0]
-        return of("cannot be diagnosed", k, why)
-    shares = _shares(fit_to_say)
-    enough = SEEDS * len(fit_to_say)
-    lost = [one for one in fit_to_say if not _retrieval(one)]
-    if len(lost) >= enough:
-        return of("not retrieval", len(lost))
-    found = Counter(cause for one in fit_to_say if _retrieval(one) for cause in find_causes(one))
-    holding = [cause for cause in CAUSES if found[cause] >= enough]
-    if not holding or len(fit_to_say) - len(lost) < enough:
-        return of("mixed", len(fit_to_say))
-    cause = _most_specific(holding, shares, fit_to_say)
-    return of(cause, found[cause])
+def _placebo(one: Diagnosis, name: str) -> float:
+    """What the placebos of an intervention restore, at most; all, where a told one has none."""
+    placebos = PLACEBOS.get(name, ())
+    # Few of a small number of bad keys are among fewer keys.
+    if name == "far keys masked" and one.restored(PLACEBOS["fewer keys"][0]) >= HALF:
+        return 0.0
+    shares = [one.restored(placebo) for placebo in placebos if placebo in one.by_name]
+    return max(0.0, *shares) if shares else float(bool(placebos))
 
 
-def _retrieval(one: Diagnosis) -> bool:
-    """Whether the fault lies in attention or before it: something done there restores half."""
-    return _restored(one, "oracle") >= HALF or bool(UNTOLD & find_causes(one).keys())
+def _find_narrowest(one: Diagnosis, causes: dict[str, float]) -> str:
+    """The narrowest of the causes that restore nearly as much as any. Number of keys and
+    temperature are told apart by what took the log odds: the count of keys, or the gap."""
+    least = max(causes.values()) - TIE
+    near = [cause for cause in CAUSES if causes.get(cause, -1.0) >= least]
+    by_gap = _lost(one, "count") < HALF * _lost(one, "log_odds")
+    return near[1] if by_gap and near[:2] == ["number of keys", "temperature"] else near[0]
 
 
-def _restored(one: Diagnosis, name: str) -> float:
-    row = one.by_name.get(name)
-    return 0.0 if row is None or row.restored is None else row.restored
+def _judge_without_cause(one: Diagnosis, oracle: Row) -> tuple[str, str]:
+    """``not retrieval`` where no row of the table says that attention fails, else ``mixed``."""
+    helping = [row.name for row in one.rows if row.helps and row.kind != "placebo"]
+    weight, usual = one.by_name["mass"].value or 0.0, one.by_name["mass"].in_domain or 0.0
+    reasons = {
+        "no cause restores half beyond its placebos": oracle.helps,
+        f"{', '.join(helping[:1])} restores more than half": bool(helping),
+        f"their weight falls from {usual:.2f} to {weight:.2f}": weight < KEPT * usual,
+    }
+    why = next((why for why, holds in reasons.items() if holds), None)
+    forced = 100 * max(oracle.restored or 0.0, 0.0)
+    words = f"attention forced onto the right tokens restores {forced:.0f} %, but {why}"
+    return ("mixed", words) if why else ("not retrieval", "")
+
+
+def _harms(one: Diagnosis, row: Row, most: float) -> bool:
+    """Whether an intervention adds more than this in domain."""
+    return (row.in_domain or 0.0) > (one.by_name["plain"].in_domain or 0.0) + most
+
+
+def _lost(one: Diagnosis, name: str) -> float:
+    """How much less a measure of attention is on the split than in domain."""
+    row = one.by_name.get(name, Row(name, "attention", None))
+    return (row.in_domain or 0.0) - (row.value or 0.0)
 
 
 def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:
     """Intervention -> the mean share that it restores."""
-    found = {}
-    for name in (*CAUSES.values(), "oracle"):
-        rows = [one.by_name[name] for one in seeds if name in one.by_name]
-        restored = [row.restored for row in rows if row.restored is not None]
-        if restored:
-            found[name] = float(np.mean(restored))
-    return found
-
-
-def _most_specific(
-    holding: Sequence[str], shares: dict[str, float], seeds: Sequence[Diagnosis]
-) -> str:
-    most = max(shares[CAUSES[cause]] for cause in holding)
-    near = [cause for cause in holding if shares[CAUSES[cause]] >= most - TIE]
-    if {"number of keys", "temperature"} <= set(near) and near[0] == "number of keys":
-        return "number of keys" if _count_share(seeds) >= HALF else "temperature"
-    return near[0]
-
-
-def _count_share(seeds: Sequence[Diagnosis]) -> float:
-    """Of the log odds that the split takes, the share that the number of keys takes."""
-    lost = {
-        name: float(np.mean([_lost(one, name) for one in seeds])) for name in ("log_odds", "count")
-    }
-    return lost["count"] / lost["log_odds"] if lost["log_odds"] > 0 else 1.0
-
-
-def _lost(one: Diagnosis, name: str) -> float:
-    row = one.by_name[name]
-    return (row.in_domain or 0.0) - (row.value or 0.0)
+    found: dict[str, list[float | None]] = {"oracle": [_find_oracle(one).restored for one in seeds]}
+    for name in CAUSES.values():
+        found[name] = [one.by_name[name].restored for one in seeds if name in one.by_name]
+    shares = {name: [x for x in of if x is not None] for name, of in found.items()}
+    return {name: sum(of) / len(of) for name, of in shares.items() if of}

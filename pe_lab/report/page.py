@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pe_lab.core.errors import PeLabError
-from pe_lab.core.metrics import IN_DOMAIN, OOD
+from pe_lab.core.metrics import IN_DOMAIN, OOD, threshold
 from pe_lab.report.charts import (
     CONFIG,
     Chart,
@@ -25,7 +25,7 @@ from pe_lab.report.html import drawn, rendered
 from pe_lab.results import verdicts
 from pe_lab.results.format import Table
 from pe_lab.results.groups import Names, grouped, named
-from pe_lab.results.table import FACTS, text, threshold
+from pe_lab.results.table import FACTS, text
 from pe_lab.results.tables import Layout, tables, tuning_note
 
 if TYPE_CHECKING:

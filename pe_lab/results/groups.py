@@ -17,7 +17,15 @@ import yaml
 
 from pe_lab.core.config_dir import choices, conf
 from pe_lab.core.errors import UsageError
-from pe_lab.core.metrics import IN_DOMAIN, OOD, PREFIXES, metric_name, metric_of, metric_prefix
+from pe_lab.core.metrics import (
+    IN_DOMAIN,
+    OOD,
+    PREFIXES,
+    metric_name,
+    metric_of,
+    metric_prefix,
+    threshold,
+)
 from pe_lab.core.suggest import check_known
 from pe_lab.results.query import unknown
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_clusters_of_mean, with_rates
@@ -28,7 +36,6 @@ from pe_lab.results.table import (
     measured,
     splits_of,
     text,
-    threshold,
 )
 from pe_lab.store.run_id import ONLY_EARLY_STOPPING
 

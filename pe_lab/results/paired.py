@@ -7,9 +7,10 @@ from typing import Any
 import polars as pl
 
 from pe_lab.core.errors import UsageError
+from pe_lab.core.metrics import threshold
 from pe_lab.results.groups import defaults_of, named, same, without_idle
 from pe_lab.results.statistics import holm, sign_test, two_clusters
-from pe_lab.results.table import Kind, by_split, compared_keys, text, threshold, without_tuning
+from pe_lab.results.table import Kind, by_split, compared_keys, text, without_tuning
 
 SCHEMA: dict[str, Kind] = {
     **dict.fromkeys(("task", "a", "b", "setting_a", "setting_b"), pl.String),

@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,16 @@ import orjson
 import polars as pl
 import yaml
 
-from pe_lab.core.config_dir import conf
 from pe_lab.core.errors import PeLabError, UsageError, reason
-from pe_lab.core.metrics import CHARTED, IN_DOMAIN, OOD, TABLED, metric_name, metric_prefix
+from pe_lab.core.metrics import (
+    CHARTED,
+    IN_DOMAIN,
+    OOD,
+    TABLED,
+    metric_name,
+    metric_prefix,
+    suite_files,
+)
 from pe_lab.core.options import Line
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of, filter_key, filter_where
@@ -31,13 +37,6 @@ logger = logging.getLogger("pe_lab")
 Kind = pl.DataType | type[pl.DataType]
 
 TUNING_OF = "tuning_of"
-# Of splits that no suite names.
-DEFAULT_THRESHOLD = 0.05
-# (task, split) -> threshold of a task that the later suites change or leave out.
-SUITE_V1 = {
-    **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
-    **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),
-}
 # Columns of every run; null where unknown.
 FACTS: dict[str, Kind] = {
     **dict.fromkeys(("path", "state", "message"), pl.String),
@@ -362,30 +361,6 @@ def read_file_of_runs(file: str | Path) -> pl.DataFrame:
     later = pl.DataFrame(schema={TUNING_OF: pl.String, NOT_FINITE: pl.String})
     frame = pl.concat([frame, later], how="diagonal_relaxed")
     return frame.with_columns(pl.col(NOT_FINITE).fill_null(""))
-
-
-def threshold(task: str, split: str) -> float:
-    """Return the largest error on a split of a task that counts as learned or generalised."""
-    return _thresholds().get((task, split), DEFAULT_THRESHOLD)
-
-
-@cache
-def _thresholds() -> Mapping[tuple[str, str], float]:
-    limits = {}
-    for suite in suite_files().values():
-        for of_task in suite["tasks"].values():
-            task = next(word[5:] for word in of_task["words"] if word.startswith("task="))
-            limits[task, "in_domain"] = of_task["fits"]
-            limits |= {(task, split): limit for split, limit in of_task["generalises"].items()}
-    return limits | SUITE_V1
-
-
-@cache
-def suite_files() -> Mapping[str, dict[str, Any]]:
-    """Return what each yaml of conf/suite/ says, by the suite's name."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    files = sorted((conf() / "suite").glob("*.yaml"))
-    return {file.stem: yaml.load(file.read_bytes(), loader) for file in files}
 
 
 def task_digest(config: Mapping[str, Any], contents: Mapping[str, str] | None = None) -> str:

@@ -142,9 +142,10 @@ def task_table(
     formats: dict[str, Format] = {"name": str, "why": str, "rate": "{:g}".format}
     formats |= {split: seeds_text for split in of_task.thresholds if split in frame.columns}
     heads = {s: f"{s} <= {percent(limit)}" for s, limit in of_task.thresholds.items()}
-    note = (
-        "rate: the tuned learning rate. time: of training, relative to rope. why: the verdict of "
-        "pe-lab why."
+    note = "rate: the tuned learning rate. time: of training, relative to rope. why: " + (
+        "the verdict of pe-lab why."
+        if any(of == task for of, _ in why)
+        else "no run of this task was diagnosed with pe-lab why."
     )
     return Table(
         frame.with_columns(name=yours),

@@ -19,8 +19,10 @@ from pe_lab.explain.interventions import (
     lift_penalty,
     mask_far_keys,
     mask_source,
+    mask_strongest_others,
     scale_by_log_n,
     scale_logits,
+    weigh_as_usual,
 )
 from pe_lab.explain.measures import measure_attention
 from pe_lab.models.attention import Attention
@@ -74,7 +76,7 @@ def test_no_change_leaves_the_pass_and_the_model_as_they_were(made):
         before = model(tokens, positions)
         with apply_intervention(model, Intervention()):
             assert torch.equal(model(tokens, positions), before)
-        with apply_intervention(model, scale_logits(3)):
+        with apply_intervention(model, scale_logits(questions, 3)):
             assert not torch.allclose(model(tokens, positions), before)
         assert torch.equal(model(tokens, positions), before)
 
@@ -137,7 +139,7 @@ def test_the_answer_is_hidden_from_its_query_alone(made):
 def test_forced_heads_read_these_tokens_in_their_own_shares(made):
     model, questions = made("rope")
     before = seen_by(model, questions)
-    after = seen_by(model, questions, lambda part: force_attention(part, part.held, [(0, 1)]))
+    after = seen_by(model, questions, partial(force_attention, heads=[(0, 1)]))
     plain, changed = before[0][1], after[0][1]
     held = torch.from_numpy(questions.held)
     assert torch.equal(changed[:, 0], plain[:, 0])
@@ -154,7 +156,7 @@ def test_distances_are_clamped_as_if_each_key_were_at_most_so_far(made, pe):
     """Of the first layer, whose input does not change: the logit at distance d is that of a
     sequence in which the key has been moved to min(d, trained - 1) tokens before its query."""
     model, questions = made(pe, n=2)
-    found = seen_by(model, questions, lambda part: clamp_distances(TRAINED))[0][0]
+    found = seen_by(model, questions, partial(clamp_distances, trained=TRAINED))[0][0]
     attention = model.blocks[0].attention
     captured = []
 
@@ -183,7 +185,7 @@ def test_terms_of_the_context_stay_in_their_range_in_domain(made):
     least = {layer: torch.full((2, 1, 1), -1.5) for layer in (0, 1)}
     most = {layer: torch.full((2, 1, 1), -0.5) for layer in (0, 1)}
     plain = seen_by(model, questions)[0][0]
-    found = seen_by(model, questions, lambda part: clamp_terms(least, most))[0][0]
+    found = seen_by(model, questions, partial(clamp_terms, least=least, largest=most))[0][0]
     content = seen_by(model, questions, lambda part: Intervention(lambda _, seen: seen.content))[0][
         0
     ]
@@ -210,7 +212,7 @@ def test_the_penalty_of_the_answer_alone_is_lifted_to_its_usual_value(made):
 def test_log_n_scales_only_beyond_the_trained_number_of_keys(made):
     model, questions = made("none")
     plain = seen_by(model, questions)[0][0]
-    found = seen_by(model, questions, lambda part: scale_by_log_n(TRAINED))[0][0]
+    found = seen_by(model, questions, partial(scale_by_log_n, trained=TRAINED))[0][0]
     for n, place in enumerate(questions.place):
         factor = max(1.0, math.log(place + 1) / math.log(TRAINED))
         assert torch.allclose(found[n], factor * plain[n], atol=1e-5)
@@ -240,3 +242,48 @@ def test_log_odds_are_the_count_less_the_gap_and_those_of_softmax(made):
         others = questions.place + 1 - questions.held.sum(1)
         assert np.allclose(of["count"].numpy(), -np.log(others)[:, None])
         assert ((of["entropy"] >= 0) & (of["entropy"] <= np.log(questions.place + 1).max())).all()
+
+
+def test_placebos_have_the_dose_of_their_interventions(made):
+    """The strongest others are hidden in each head; keys of another answer are kept, or lifted as
+    much as those of the right one."""
+    model, questions = made("alibi", 30, "dense_x4")
+    held, wrong = (torch.from_numpy(of)[:, None] for of in (questions.held, questions.wrong))
+    plain = seen_by(model, questions)[0][0]
+    visible = torch.arange(plain.shape[-1]) <= torch.from_numpy(questions.place)[:, None, None]
+    hidden = seen_by(model, questions, mask_strongest_others)[0][0] < -1e8
+    others = plain.masked_fill(held | ~visible, -torch.inf)
+    assert (hidden.sum(-1) == 4).all()
+    least = others.masked_fill(~hidden, torch.inf).amin(-1)
+    assert (least >= others.masked_fill(hidden, -torch.inf).amax(-1)).all()
+
+    kept = partial(drop_keys, trained=TRAINED, draw=0, onto="wrong")
+    weights = seen_by(model, questions, kept)[1][1]
+    assert (weights > 0)[wrong.expand_as(weights)].all()
+    assert (weights == 0)[held.expand_as(weights)].any()
+
+    usual = {layer: torch.tensor([[[-0.2]], [[-0.1]]]) for layer in (0, 1)}
+    lifted, placebo = (
+        seen_by(model, questions, partial(lift_penalty, usual=usual, onto=onto))[0][0] - plain
+        for onto in ("held", "wrong")
+    )
+    dose = (lifted * held).sum(-1, keepdim=True) / held.sum(-1, keepdim=True)
+    assert dose.max() > 0.1
+    assert torch.allclose(placebo, dose * wrong, atol=1e-5)
+
+
+def test_the_weighted_oracle_gives_the_weights_of_the_same_kind_of_token_in_domain(made):
+    """With the sequences' own weights nothing changes; others share what is left as they did."""
+    model, questions = made("rope", 1)
+    questions = questions.only(np.arange(len(questions)) == 0)
+    own = measure_attention(model, questions)[1].by_kind
+    plain = seen_by(model, questions)
+    same = seen_by(model, questions, partial(weigh_as_usual, usual=own, heads=[(0, 1)]))
+    assert torch.allclose(same[0][1], plain[0][1], atol=1e-6)
+    half = {layer: means / 2 for layer, means in own.items()}
+    found = seen_by(model, questions, partial(weigh_as_usual, usual=half, heads=[(0, 1)]))[0][1]
+    held = torch.from_numpy(questions.held)[:, None]
+    mass = (plain[0][1] * held).sum(-1, keepdim=True)
+    expected = torch.where(held, plain[0][1] / 2, plain[0][1] * (1 - mass / 2) / (1 - mass))
+    assert torch.allclose(found[:, 1], expected[:, 1], atol=1e-6)
+    assert torch.equal(found[:, 0], plain[0][1][:, 0])

@@ -1,38 +1,45 @@
 """The rule of the verdict on made-up diagnoses."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pe_lab.explain import verdict
 from pe_lab.explain.cells import Cell, Diagnosed
 from pe_lab.explain.record import Diagnosis, Row
-from pe_lab.explain.verdict import judge
+
+judge = partial(verdict.judge, "toy", "long")
+PLACEBOS = [name for names in verdict.PLACEBOS.values() for name in names if ":" in name]
 
 
-def diagnosis(plain=0.3, in_domain=0.0, restored=None, **rows):
+def diagnosis(plain=0.3, in_domain=0.0, restored=None, answers=100, **rows):
     """A diagnosis whose interventions restore these shares; ``rows``: name -> (value, in domain),
-    underscores for blanks."""
+    underscores for blanks. Placebos restore nothing."""
     shares = {"oracle": 1.0, "far keys masked": 0.0, "fewer keys": 0.0, "logits scaled": 0.0}
-    shares |= restored or {}
+    shares |= dict.fromkeys(PLACEBOS, 0.0) | (restored or {})
+    kinds = dict.fromkeys(PLACEBOS, "placebo")
     made = [Row("plain", "error", plain, in_domain)]
-    made += [Row(n, "intervention", 0.0, in_domain, share) for n, share in shares.items()]
+    made += [Row(n, kinds.get(n, "intervention"), 0.0, in_domain, x) for n, x in shares.items()]
     controls = {"source masked": (0.5, 0.5), "follows a wrong token": (1.0, 1.0)}
     attention = {"log_odds": (-2.0, 4.0), "count": (-5.0, -3.4), "gap": (-3.0, -7.4)}
+    attention |= {"mass": (0.8, 0.9), "margin": (-2.0, 3.0), "term": (-4.0, 0.0)}
     names = {**controls, **attention}
     names |= {name if name in names else name.replace("_", " "): v for name, v in rows.items()}
     made = [row for row in made if row.name not in names]
     for name, (value, near) in names.items():
         share = shares.get(name)
         made.append(Row(name, "control" if share is None else "intervention", value, near, share))
-    return Diagnosis("0", 1, "long", 0.5, 0.5, 100, [(1, 0)], made)
+    return Diagnosis("0", 1, "long", 0.5, 0.5, answers, [(1, 0)], made)
 
 
 CASES = {
     "not learned": [diagnosis(in_domain=0.2)],
     "generalises": [diagnosis(plain=0.02)],
-    "not retrieval": [diagnosis(restored={"oracle": 0.4, "far keys masked": 0.9})],
+    "not retrieval": [diagnosis(restored={"oracle": 0.4, "far keys masked": 0.4})],
     "far competitors": [diagnosis(restored={"far keys masked": 0.9, "fewer keys": 0.4})],
-    "number of keys": [diagnosis(restored={"far keys masked": 0.7, "fewer keys": 0.65})],
+    "number of keys": [diagnosis(restored={"far keys masked": 0.9, "fewer keys": 0.8})],
     "temperature": [diagnosis(restored={"logits scaled": 0.9, "fewer keys": 0.5})],
     "unseen distances": [diagnosis(restored={"distances clamped": 0.8, "far keys masked": 0.8})],
     "unseen positions": [diagnosis(restored={"positions clamped": 0.6, "oracle": 0.2})],
@@ -40,12 +47,56 @@ CASES = {
         diagnosis(restored={"usual penalty": 0.95, "distances clamped": 1.0})
     ],
     "mixed": [diagnosis(restored={"far keys masked": 0.49, "fewer keys": 0.4})],
+    "cannot be diagnosed": [diagnosis(restored={"far keys masked": 0.9}, answers=96)],
 }
 
 
 @pytest.mark.parametrize("cause", CASES)
 def test_one_seed(cause):
     assert judge(CASES[cause]).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("rows", "cause"),
+    [
+        ({"restored": {"oracle": 0.0, "far keys masked": 1.0}}, "mixed"),
+        ({"restored": {"oracle": 0.0, "far keys masked in layer 0": 1.0}}, "mixed"),
+        ({"restored": {"oracle": 0.0, "distances clamped": 0.9}}, "unseen distances"),
+        ({"restored": {"oracle": 0.2}, "mass": (0.32, 0.77)}, "mixed"),
+        ({"restored": {"far keys masked": 0.9, "fewer keys": 0.45}}, "mixed"),
+        ({"restored": {"usual penalty": 0.9}, "term": (-2.0, 0.0)}, "mixed"),
+        ({"restored": {"usual penalty": 0.9, "usual penalty: wrong token": 0.5}}, "mixed"),
+        ({"restored": {"fewer keys": 0.9, "fewer keys: strongest others masked": 0.8}}, "mixed"),
+        (
+            {
+                "restored": {
+                    "fewer keys": 0.9,
+                    "fewer keys: strongest others masked": 0.8,
+                    "far keys masked": 1.0,
+                }
+            },
+            "far competitors",
+        ),
+    ],
+)
+def test_no_row_of_the_table_contradicts_the_verdict(rows, cause):
+    assert judge([diagnosis(**rows)]).cause == cause
+
+
+def test_a_told_intervention_without_a_placebo_names_no_cause():
+    """As in records of 0.2; fewer keys are the placebo of far keys."""
+    for name, cause in (("usual penalty", "mixed"), ("far keys masked", "far competitors")):
+        one = diagnosis(restored={name: 1.0})
+        old = replace(one, rows=[row for row in one.rows if row.kind != "placebo"])
+        assert judge([old]).cause == cause
+
+
+def test_the_weighted_oracle_counts_where_the_other_breaks_the_model():
+    shares = {"oracle": 0.0, "weighted oracle": 0.9, "fewer keys": 0.9}
+    found = judge([diagnosis(restored=shares, oracle=(0.5, 0.5))])
+    assert (found.cause, found.shares["oracle"]) == ("number of keys", 0.9)
+    both_break = {"oracle": (0.5, 0.5), "weighted_oracle": (0.0, 0.5)}
+    assert judge([diagnosis(restored=shares, **both_break)]).cause == "cannot be diagnosed"
 
 
 def test_positions_that_break_more_than_attention_are_unseen_positions():
@@ -56,7 +107,7 @@ def test_positions_that_break_more_than_attention_are_unseen_positions():
     lost = shares | {"positions clamped and oracle": 0.4}
     assert judge([diagnosis(restored=lost)]).cause == "not retrieval"
     harmed = diagnosis(restored=shares, positions_clamped_and_oracle=(0.1, 0.2))
-    assert judge([harmed]).cause == "not retrieval"
+    assert judge([harmed]).cause == "mixed"
 
 
 @pytest.mark.parametrize(

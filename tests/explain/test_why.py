@@ -3,11 +3,12 @@
 import json
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import assert_refused, csv_rows, ran, start, succeeded, tiny
+from program import assert_has, assert_refused, csv_rows, ran, start, succeeded, tiny
 
 import pe_lab
 from pe_lab.experiment.load_run import load
@@ -32,8 +33,18 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run_cli(here, folder, monkeypatch):
+    """In the folder, and its small models are measured as if they had learned."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(measuring, "fails", lambda task, split, one: True)
     return here
+
+
+def test_what_has_not_learned_is_not_measured(here, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(measuring, "_Bench", None)
+    said = succeeded(here("why", "run=alibi/seed0")).out
+    assert_has(said, "has not learned")
+    assert not list(folder.glob(f"runs/flipflop/alibi/seed0*/{NAME}"))
 
 
 def test_csv_has_every_number_and_json_the_verdict(folder, run_cli):
@@ -72,10 +83,10 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
             assert row.restored == pytest.approx((rows["plain"].value - row.value) / lost)
     far = find_wrong(model, questions, lambda part: mask_far_keys(part, 15))
     assert rows["far keys masked"].value == far.mean()
-    clamped = find_wrong(model, questions, lambda part: clamp_distances(15))
+    clamped = find_wrong(model, questions, partial(clamp_distances, trained=15))
     assert rows["distances clamped"].value == clamped.mean()
     forced_wrong = predict(
-        model, questions, lambda part: force_attention(part, part.wrong, found.heads)
+        model, questions, partial(force_attention, heads=found.heads, onto="wrong")
     ).argmax(-1)
     some = questions.wrong_target >= 0
     follows = (forced_wrong.numpy() == questions.wrong_target)[some].mean()
@@ -128,7 +139,7 @@ def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monk
         Questions(None, None, None, rows, rows, everything, everything, rows) for _ in range(2)
     )
     bench.plain = {bench.far: np.ones(4), bench.near: np.zeros(4)}
-    monkeypatch.setattr(measuring, "_scale_answers", lambda part, factor: factor)
+    monkeypatch.setattr(measuring, "scale_logits", lambda part, factor: factor)
 
     def find_wrong(model, questions, make):
         right = {2.0: 0, 4.0: 1}.get(make(None))
@@ -190,7 +201,7 @@ def test_killed_between_two_runs_it_goes_on_to_the_same_numbers(
     whole = succeeded(run_cli(*words)).out
     ignored = shutil.ignore_patterns(NAME, "*.lock")
     shutil.copytree(folder / "runs", tmp_path / "runs", ignore=ignored)
-    process = start(*words, cwd=tmp_path)
+    process = start(*words, "force=true", cwd=tmp_path)
     process.wait_for(lambda: list(tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")))
     process.send(signal.SIGKILL)
     assert process.status == -signal.SIGKILL

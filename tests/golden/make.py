@@ -43,9 +43,9 @@ RUNS = (
     | {"cope dropout": "task=flipflop pe=cope model.dropout=0.1"}
     | {name: f"task=selective_copy pe=none model={name}" for name in MODELS}
 )
-DIAGNOSED = [f"flipflop {pe}" for pe in ("rope", "alibi", "cope", "fox")] + [
-    f"selective_copy {pe}" for pe in ("t5", "learned")
-]
+DIAGNOSED = [
+    f"flipflop {pe}" for pe in ("none", "learned", "rope", "alibi", "t5", "cope", "fox")
+] + [f"selective_copy {pe}" for pe in ("learned", "rope", "t5")]
 TABLES = {
     "suite": ("leaderboard suite=v2", "task entry split"),
     "halved": ("leaderboard suite=v2 thresholds=0.5 task=recall", "task entry split"),
@@ -101,7 +101,9 @@ def train(program: str, name: str, folder: Path) -> dict[str, Any]:
 def diagnose(program: str, folder: Path) -> dict[str, Any]:
     """Return the verdict of ``pe-lab why`` on the run in folder and the rows of its table."""
     (file,) = folder.glob("*/*/*/summary.json")
-    printed = pe_lab(program, "why", f"run={file.parent}", "split=long_x2", "format=json")
+    printed = pe_lab(
+        program, "why", f"run={file.parent}", "split=long_x2", "format=json", "force=true"
+    )
     result = json.loads(printed)
     rows = {f"{row['kind']} {row['name']}": row for row in result["rows"]}
     numbers = ("value", "in_domain", "restored")
