@@ -130,7 +130,8 @@ TASKS_HEAD = """\
 
 This page lists every value of `task=`. A task is one file in [`tasks/`](../tasks/) and one yaml in
 [`conf/task/`](../conf/task/), whose comments explain the keys: `pe-lab task=NAME task.KEY=VALUE`.
-A split changes keys of the task for evaluation; `in_domain` is drawn like the training data. Sizes
+A split changes keys of the task for evaluation; `in_domain` is drawn like the training data.
+`task.splits.NAME.KEY=VALUE` adds one, and `~task.splits.NAME` removes it. Sizes
 are small by default. The recipes `experiment=paper/<name>` have published settings with sources.
 
 `pe-lab show task=NAME` prints sequences. `pe-lab show task=NAME split=long_x2 to=FILE.jsonl` writes

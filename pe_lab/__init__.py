@@ -13,8 +13,15 @@ if not (_root / "pe_lab" / "tasks").exists() and (_root / "tasks" / "flipflop.py
     __path__.append(str(_root))
 
 
+_API = ("run", "sweep", "load", "why")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_API]
+
+
 def __getattr__(name: str) -> Any:
     """The functions of ``cli/api.py``, imported when they are used: torch takes a second."""
-    if name in ("run", "sweep", "load", "why"):
+    if name in _API:
         return getattr(import_module("pe_lab.cli.api"), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

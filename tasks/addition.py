@@ -1,6 +1,6 @@
 """Addition, digit by digit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -169,6 +169,17 @@ class Addition(Task):
         hint = batch.targets[row, place] >= self.base + 3
         held[hint] = ((at == np.minimum(asked, highest)[:, None]) & is_hint)[hint]
         return held
+
+    def right_answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
+        """The digits of the sum."""
+        words = [word if word in DIGITS + "+=" else "" for word in self.vocab]
+        digit = batch.scored & (batch.targets < self.base)
+        for row, place in zip(*np.nonzero(digit), strict=True):
+            text = "".join(words[token] for token in batch.tokens[row])
+            numbers = text.partition("=")[0].split("+")
+            total = sum(int(number, self.base) for number in numbers)
+            power = self.base ** (int(batch.tags["place"][row, place]) - 1)
+            yield int(row), int(place), DIGITS[total // power % self.base]
 
     def _places(self, tokens: Ints) -> Ints:
         """The place of each token of the two numbers, 1 for the units; 0 for others."""

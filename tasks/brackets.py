@@ -135,6 +135,9 @@ class Brackets(Task):
             found = np.where(before == 0, 0, last + 1)
         return index == found[:, None]
 
+    def answer_from(self, words: list[str]) -> str:
+        return self.vocab[self.vocab.index(words[0]) + self.k * (self.mode == "close")]
+
     def _close(self, rng: np.random.Generator, n: int) -> Batch:
         text = self._text(rng, n, self.length)
         gap, depth = text.gap[:, 1:], text.depth[:, 1:]

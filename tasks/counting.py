@@ -113,6 +113,9 @@ class Counting(Task):
         held |= (since >= 0) & (since < MOST_WORDS) & sets.any(axis=1)[:, None]
         return held
 
+    def answer_from(self, words: list[str]) -> str:
+        return str(words.count("++;"))
+
     def _lengths(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
         """Operations of each program, and which of them is its first set.
 

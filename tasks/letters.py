@@ -94,6 +94,9 @@ class Letters(Task):
             held[ends] = index == separator[ends, None]
         return held
 
+    def answer_from(self, words: list[str]) -> str:
+        return "<eos>" if words == ["|"] else super().answer_from(words)
+
     @abstractmethod
     def letters_held(self, letters: Ints, n_letters: Ints, nth: Ints) -> Bools:
         """Which letters hold the ``nth`` letter of each answer, (N, letters)."""

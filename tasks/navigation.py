@@ -54,10 +54,6 @@ class Navigation(Task):
                 f"task.p_empty is {self.p_empty}, so that no place has an object and nothing is "
                 "scored: lower it, or set task.score_empty=true"
             )
-        for name, changes in self.splits.items():
-            for key in ("dims", "n_objects"):
-                if changes.get(key, getattr(self, key)) != getattr(self, key):
-                    raise ValueError(f"split {name} cannot change {key}: the vocabulary is fixed")
 
     @property
     def vocab(self) -> tuple[str, ...]:

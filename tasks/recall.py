@@ -64,10 +64,6 @@ class Recall(Task):
                     f"{'null' if self.reassigned is None else self.reassigned}: it is for "
                     "reassigned=null alone; take task=recall or task=recall_reassigned"
                 )
-        for name, changes in self.splits.items():
-            for key in ("n_keys", "n_values"):
-                if changes.get(key, getattr(self, key)) != getattr(self, key):
-                    raise ValueError(f"split {name} cannot change {key}: the vocabulary is fixed")
         if self.length < self._shortest(self.n_pairs):
             raise ValueError(
                 f"task.length is {self.length}, too short for task.n_pairs={self.n_pairs}: give "

@@ -95,7 +95,7 @@ def core_of(pid: int) -> int:
 def keys(**changes: Any) -> dict[str, Any]:
     """The keys ``tracker.wandb``, the defaults but for these."""
     yaml = OmegaConf.load(ROOT / "conf" / "tracker" / "wandb.yaml")
-    return {**OmegaConf.to_container(yaml.wandb), "project": "pe-lab-test", **changes}
+    return {**OmegaConf.to_container(yaml.wandb, resolve=True), "project": "pe-lab-test", **changes}
 
 
 def tracked(folder: Path, *overrides: str, sweep: str | None = None, **changes: Any) -> TrackedRun:

@@ -1,15 +1,19 @@
 """What a command line becomes: jobs composed once, planned once, built once."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from omegaconf import OmegaConf
-from program import Here, tiny
+from program import Here, checked_jobs, tiny
 from trainers import planned
 
+import pe_lab
 from pe_lab.config.compose import CommandLine, Composer, as_typed, compose, composing, to_hydra
 from pe_lab.core import instantiate
+from pe_lab.core.config_dir import choices
+from pe_lab.core.options import CommaSeparated, Line, call
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.train import plan as planning
 
@@ -80,3 +84,27 @@ def test_two_models_of_a_plan_begin_alike_and_share_nothing() -> None:
     for (name, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(a, b), name
         assert a.data_ptr() != b.data_ptr(), name
+
+
+def test_words_and_names_that_every_command_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split added and removed, split and splits, PE_LAB_CONFIG_DIR, and the Python API by dir."""
+    words = ["task=flipflop", "task.splits.long_x8.length=256", "~task.splits.sparse"]
+    (config,) = checked_jobs(words)
+    assert config.task["splits"]["long_x8"] == {"length": 256}
+    assert "sparse" not in config.task["splits"]
+    (tmp_path / "pe").mkdir()
+    (tmp_path / "pe" / "own.yaml").write_text(choices("pe")["rope"].read_text())
+    monkeypatch.setenv("PE_LAB_CONFIG_DIR", str(tmp_path))
+    seen = []
+
+    def one(line: Line, *, split: CommaSeparated[str] | None = None) -> None:
+        seen.append((line.config_dir, split))
+
+    call("name", one, ["split=b,c"])
+    call("name", one, ["splits=b,c"])
+    assert seen == 2 * [(tmp_path, ["b", "c"])]
+    (config,) = checked_jobs(["task=flipflop", "pe=own"])
+    assert config.names["pe"] == "own"
+    assert {"run", "sweep", "load", "why"} <= {*dir(pe_lab)}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -16,6 +17,7 @@ from program import assert_has, checked_jobs, start, the_run, tiny
 
 from pe_lab.core.errors import DamagedError, RunError, UsageError
 from pe_lab.core.metrics import GENERATED, compute_metrics
+from pe_lab.core.rng import generator
 from pe_lab.evaluate.cells import make_cells
 from pe_lab.evaluate.evaluate import evaluate
 from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
@@ -91,6 +93,23 @@ def test_the_trained_row_is_the_summary(words: tuple[str, ...], run: Run) -> Non
     for row in frame.iter_rows(named=True):
         for kind in KINDS:
             assert row[kind] == summary["metrics"][f"{summary['splits'][row['split']]}/{kind}"]
+
+
+def test_sequences_are_of_the_splits_own_stream_and_the_guess_is_of_in_domain(run: Run) -> None:
+    path = run("task=counting", "train.steps=1")
+    loaded = load(path)
+    splits = loaded.plan.splits
+    reference, _ = loaded.sequences("in_domain")
+    commonest = np.bincount(reference.targets[reference.scored]).argmax()
+    frame = pl.concat([evaluate([path], [], splits, lengths) for lengths in (None, [80])])
+    lowest = []
+    for row in frame.iter_rows(named=True):
+        task = loaded.plan.task.split(row["split"]).at_length(row["tokens"])
+        data = task.sample(generator(0, "evaluation", row["split"]), row["n_seq"])
+        answers = data.targets[data.scored]
+        assert row["guess"] == (answers != commonest).mean()
+        lowest.append(row["guess"] == (answers != np.bincount(answers).argmax()).mean())
+    assert not all(lowest)
 
 
 def test_a_length_is_that_of_the_task(run: Run) -> None:

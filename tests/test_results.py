@@ -223,7 +223,7 @@ def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
     counts = groups.select("pe", "n", "not_finite").sort("pe", "n").rows()
     assert counts == [("new", 0, 1), ("new", 1, 0), ("old", 0, 0)]
     assert groups.filter(pl.col("not_finite") > 0)["mean"].to_list() == [None]
-    out = here("results", "metric=mine", "by=pe,task.length").out
+    out = here("results", "metric=mine", "by=pe,length").out
     assert_has(out, "not finite", "n/a")
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from program import (
     ENCODINGS,
     Here,
     Process,
+    assert_refused,
     rows,
     start,
     state,
@@ -105,6 +107,23 @@ def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path: 
     assert all(bool(tensor.isfinite().all()) for tensor in good["model"].values())
     again = start(*tiny(*words), cwd=tmp_path)
     assert (again.status, again.stderr) == (1, run.stderr)
+
+
+@pytest.mark.parametrize("at", ["train_step", "save"])
+def test_a_folder_that_is_removed_under_a_run(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    whole = getattr(Trainer, at)
+
+    def removed(trainer: Trainer) -> None:
+        shutil.rmtree(tmp_path / "runs")
+        whole(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, at, removed)
+        said = here(*tiny("train.steps=20"))
+    assert_refused(said, "was removed while the run was made", "begins it anew", status=1)
+    succeeded(here(*tiny("train.steps=2")))
 
 
 def test_a_finished_run_is_skipped_and_force_keeps_the_old_one(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ def test_the_tasks_compose_to_what_the_suite_has(name: str) -> None:
         assert task_digest(planned.resolved, planned.task.contents()) == of.digest, task
         assert {*of.generalises} <= {*config.task["splits"]}
         assert config.train.steps == suite.steps(task, "rope")
+        # The task alone trains for as long, by its preset.
+        (alone,) = checked_jobs(of.words[:1])
+        sizes = [(c.train.steps, c.train.batch_size, c.train.length) for c in (alone, config)]
+        assert sizes[0] == sizes[1], task
 
 
 def test_an_entry_has_the_words_of_its_column() -> None:

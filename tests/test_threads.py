@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from program import Here, the_run, tiny
+from program import Here, assert_has, the_run, tiny
 
 from pe_lab.experiment import environment
 
@@ -45,12 +45,13 @@ def test_a_run_that_goes_on_keeps_its_number(
     folder = the_run(tmp_path / "runs")
     (folder / "summary.json").unlink()
     monkeypatch.setattr(environment, "FLOP_PER_THREAD", TINY_FLOP)
-    here(*tiny("threads=auto", "train.steps=2"))
-    assert recorded(folder) == [3, 3]
+    again = here(*tiny("threads=auto", "train.steps=2"))
+    assert (recorded(folder), "resumed with" in again.out) == ([3, 3], False)
     monkeypatch.setattr("joblib.cpu_count", lambda **_: 2)
     (folder / "summary.json").unlink()
-    here(*tiny("threads=auto", "train.steps=2"))
+    other = here(*tiny("threads=auto", "train.steps=2"))
     assert recorded(folder) == [3, 3, 2]
+    assert_has(other.out, "resumed with threads=2 (3 before)")
 
 
 def test_launchers_count_one_for_auto(monkeypatch: pytest.MonkeyPatch, cores: None) -> None:

@@ -73,6 +73,26 @@ def test_a_run_is_named_by_encoding_seed_and_overrides() -> None:
     assert arguments["config"]["setting"] == "rope pe.base=500"
 
 
+def test_a_variable_of_wandb_holds_unless_the_line_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("task=flipflop", "pe=rope")
+    names = {
+        "mode": "MODE", "project": "PROJECT", "entity": "ENTITY", "name": "NAME",
+        "group": "RUN_GROUP", "notes": "NOTES",
+    }  # fmt: skip
+    chosen = {key: "online" if key == "mode" else f"my {key}" for key in names}
+    for key, value in chosen.items():
+        monkeypatch.setenv(f"WANDB_{names[key]}", value)
+    monkeypatch.setenv("WANDB_TAGS", "a,b")
+    (config,) = checked_jobs(words)
+    assert config.tracker["wandb"].items() >= {**chosen, "tags": ["a", "b"]}.items()
+    line = [f"tracker.wandb.{key}={value}" for key, value in {**chosen, "mode": "offline"}.items()]
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    (config,) = checked_jobs([*words, *line, "tracker.wandb.tags=[c]"])
+    assert (config.tracker["wandb"]["mode"], config.tracker["wandb"]["tags"]) == ("offline", ["c"])
+
+
 def test_a_job_of_a_sweep_is_in_its_group() -> None:
     sweep = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
     arguments = called("pe=rope", "positions=randomized", sweep=sweep)

@@ -107,6 +107,8 @@ def derivable(task: Task) -> str:
     sequences begin alike."""
     if task.contents():
         raise NotClaimedError("its sequences are those of a file")
+    wrong = task.find_wrong_answer(draw(task, IN_DOMAIN))
+    require(wrong is None, f"answer_from and holds_answer give other answers: {wrong}")
     compared = sum(map(compare_answers, islice(shortened(task), ENOUGH)))
     if not compared:
         raise NotClaimedError(f"of {MANY} short sequences no two begin alike to an answer")

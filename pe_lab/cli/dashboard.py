@@ -10,6 +10,7 @@ runs in wandb, offline ones after ``wandb sync``. See docs/wandb.md.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from pydantic import Field
 
 from pe_lab.core.errors import RunError, UsageError, reason, writing
 from pe_lab.core.files import replace_file
@@ -35,8 +37,8 @@ def show(
     runs_dir: Path = Path("runs"),
     where: str | None = None,
     mode: Literal["offline", "online"] = "offline",
-    entity: str = "",
-    project: str = "pe-lab",
+    entity: str = Field(default_factory=lambda: os.environ.get("WANDB_ENTITY", "")),
+    project: str = Field(default_factory=lambda: os.environ.get("WANDB_PROJECT", "pe-lab")),
     name: str | None = None,
     to: Path | None = None,
     **filters: str,

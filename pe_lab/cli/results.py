@@ -37,6 +37,7 @@ from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.suggest import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
+from pe_lab.results.query import column_of
 from pe_lab.results.table import selected, unfinished_notes
 from pe_lab.results.tables import (
     Layout,
@@ -82,7 +83,8 @@ def show(
     shown, rows, notes = list[Table](), pl.DataFrame(), tuning_note(runs)
     finished = runs.filter(pl.col("state") == "finished")
     if len(finished):
-        by, names = by or list(SETTING), named(finished)
+        named_by = [column_of(key, runs.columns) or key for key in by or ()]
+        by, names = named_by or list(SETTING), named(finished)
         groups = grouped(runs, by, metric, splits, threshold, spread == "rates")
         shown = tables(groups, names, Layout(by, metric, spread, sort))
         rows = with_differs(groups, names)

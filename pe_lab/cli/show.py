@@ -69,6 +69,11 @@ def show(
     splits = split or ([IN_DOMAIN] if to else task.evaluated())
     known = [*task.evaluated(), *([TRAIN] if to else [])]
     check_known("show split={}: the task has no such split", splits, known)
+    # Imported here: torch takes a second.
+    from pe_lab.train.batches import check_memory
+
+    sizes = [(task.split(name).n_tokens, n or (TRAINED if to else SEQUENCES)) for name in splits]
+    check_memory("show", sizes, 0, "draw fewer sequences, or shorter ones")
     if to is None:
         for name in splits:
             print_sequences(task, name, n or SEQUENCES)

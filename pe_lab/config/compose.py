@@ -2,6 +2,7 @@
 API. Errors of Hydra become one sentence."""
 
 import argparse
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config.schema import Config, check
-from pe_lab.core.config_dir import choices, refuse_bare, use_config_dir
+from pe_lab.core.config_dir import VARIABLE, choices, refuse_bare, use_config_dir
 from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.suggest import check_known, did_you_mean
 
@@ -62,7 +63,7 @@ class CommandLine:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("words", nargs="*")
         parser.add_argument("--multirun", "-m", action="store_true")
-        parser.add_argument("--config-dir", "-cd")
+        parser.add_argument("--config-dir", "-cd", default=os.environ.get(VARIABLE))
         valued = [["--cfg", "-c"], ["--package", "-p"], ["--info", "-i"]]
         valued += [["--shell-completion", "-sc"]]
         for names in valued:
@@ -181,12 +182,20 @@ class Composer:
 def _set(cfg: DictConfig, override: Override, keys: list[str]) -> None:
     """Set one of these keys, or add one to a mapping with arbitrary keys."""
     line, key = override.input_line, override.key_or_group.replace("seed.", "seed_")
-    if override.is_delete():
-        raise UsageError(f"{line}: a key cannot be removed, give it a value")
     known = any(f"{one}.".startswith(f"{key}.") for one in [*keys, "seed_init", "seed_data"])
     arbitrary = key.startswith(tuple(f"{one}." for one in MAPPINGS)) or key.endswith("._target_")
     if not known and not arbitrary:
         raise UsageError(f"{line} is not a key of the configuration: {did_you_mean(key, keys)}")
+    if override.is_delete():
+        mapping, _, name = key.rpartition(".")
+        if mapping not in MAPPINGS or name not in OmegaConf.select(cfg, mapping):
+            raise UsageError(
+                f"{line}: only a split can be removed, ~task.splits.NAME, and added, "
+                "task.splits.NAME.KEY=VALUE; a key is given a value"
+            )
+        with open_dict(cfg):
+            OmegaConf.select(cfg, mapping).pop(name)
+        return
     OmegaConf.update(cfg, key, override.value(), merge=key not in MAPPINGS, force_add=True)
 
 

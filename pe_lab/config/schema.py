@@ -215,9 +215,11 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: int(a + b) if _is_number(a) else a,
     "cores": _cores,
     "cpus": cpus,
+    "split": lambda words: [word for word in words.split(",") if word],
 }
 """Functions of the yamls: ``${mul:a,b}`` and ``${add:a,b}`` for splits relative to the task's
 values, ``${cores:threads}`` for the simultaneous jobs of this machine, ``${cpus:threads}`` for the
-CPUs of a job. A value that is not a number is left for the check of its key to refuse."""
+CPUs of a job, ``${split:a,b}`` for the list of some words. A value that is not a number is left for
+the check of its key to refuse."""
 for _name, _function in RESOLVERS.items():
     OmegaConf.register_new_resolver(_name, _function, replace=True)

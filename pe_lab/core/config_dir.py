@@ -12,6 +12,8 @@ from pe_lab import __path__ as package
 from pe_lab.core.errors import UsageError
 from pe_lab.core.suggest import did_you_mean
 
+VARIABLE = "PE_LAB_CONFIG_DIR"
+"""Names a folder for every command that has no ``--config-dir``."""
 CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""
 

@@ -8,6 +8,7 @@ without them refuses such words.
 
 import argparse
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from pe_lab.core.config_dir import use_config_dir
+from pe_lab.core.config_dir import VARIABLE, use_config_dir
 from pe_lab.core.errors import UsageError
 from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.validation import problem
@@ -30,6 +31,8 @@ def _split(text: str) -> list[str]:
 
 CommaSeparated = Annotated[list[E], BeforeValidator(_split), Field(min_length=1)]
 """Values separated by commas, each kept once."""
+ALIKE = {"split": "splits", "splits": "split"}
+"""A command has one of the two, and takes the other for it."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def call(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
     keys, names, values = list(model.model_fields), list[str](), dict[str, str]()
     for word in rest:
         key, equals, value = word.partition("=")
+        if key not in keys and ALIKE.get(key) in keys:
+            key = ALIKE[key]
         if key in values:
             raise UsageError(f"{name} {word}: {key} is given twice, keep one")
         if equals and not key.startswith("-"):
@@ -104,7 +109,7 @@ def _model(name: str, command: Callable[..., None]) -> tuple[type[BaseModel], bo
 def _without_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     """The folder of ``--config-dir``, None without it, and the other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd", type=Path)
+    parser.add_argument("--config-dir", "-cd", type=Path, default=os.environ.get(VARIABLE))
     try:
         flags, rest = parser.parse_known_args(words)
     except argparse.ArgumentError:

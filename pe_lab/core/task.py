@@ -4,7 +4,7 @@ Shape letters: N sequences, T tokens the model reads.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -16,6 +16,7 @@ from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
 from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
+from pe_lab.core.errors import reason
 from pe_lab.core.metrics import IN_DOMAIN, OOD
 from pe_lab.core.suggest import did_you_mean
 
@@ -131,6 +132,8 @@ class Task(ABC):
                 f"{key}: {path} has another vocabulary than the task, or sequences of more than "
                 f"{most} tokens: give the task the keys that its header names"
             )
+        if wrong := self.split(name).find_wrong_answer(file.batch):
+            raise ValueError(f"{key}: {path} breaks the rule of the task: {wrong}")
         return file
 
     def split(self, name: str) -> Self:
@@ -186,6 +189,34 @@ class Task(ABC):
         places = np.full((*batch.tokens.shape, int(held.sum(axis=1).max(initial=0))), -1)
         places[row[answer], place[answer], nth] = source
         return places
+
+    def answer_from(self, words: list[str]) -> str:
+        """The answer, from the words that hold it, in their order. By default each is the answer;
+        a task with another rule and ``holds_answer`` overrides it."""
+        return " or ".join(dict.fromkeys(words)) or "none"
+
+    def right_answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
+        """Row, place and right answer of each scored one; none where the task does not say what
+        holds them."""
+        (row, place), vocab = np.nonzero(batch.scored), np.array(self.vocab)
+        for start in range(0, len(row), 1024):
+            rows, places = row[start : start + 1024], place[start : start + 1024]
+            if (held := self.holds_answer(batch, rows, places)) is None:
+                return
+            for r, p, at in zip(rows, places, held, strict=True):
+                yield int(r), int(p), self.answer_from(vocab[batch.tokens[r, at]].tolist())
+
+    def find_wrong_answer(self, batch: Batch) -> str | None:
+        """A sentence about the first answer that is not the right one."""
+        try:
+            for row, place, right in self.right_answers(batch):
+                given = self.vocab[batch.targets[row, place]]
+                if given != right:
+                    return f"sequence {row + 1} answers {given} at place {place}, not {right}"
+        # Of what is no sequence of the task.
+        except Exception as error:
+            return f"its answers cannot be found ({type(error).__name__}: {reason(error)})"
+        return None
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some tokens, as a user reads it."""

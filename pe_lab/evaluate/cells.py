@@ -111,7 +111,7 @@ def _cell(
     tokens, message, positions = task.n_tokens, None, None
     n = count_sequences(most, tokens, run.plan.dims.train_len)
     remedy = "give shorter lengths or fewer sequences"
-    check_memory(f"lengths={length}", tokens, n, run.plan.dims.d_model, remedy)
+    check_memory(f"lengths={length}", [(tokens, n)], run.plan.dims.d_model, remedy)
     try:
         positions = run.plan.positions.limit_for(task, training=False)
     except ValueError as error:

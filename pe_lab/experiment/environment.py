@@ -19,6 +19,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.config.schema import Config
+from pe_lab.core.console import logger
 from pe_lab.pe.positions import Sequential
 from pe_lab.store.run_folder import digest_of
 from pe_lab.train.plan import Plan
@@ -27,6 +28,8 @@ from pe_lab.train.trainer import Trainer
 FLOP_PER_THREAD = 1.5e8
 """Of a training step. Measured with one and two threads on two idle cores of a Xeon (AVX-512,
 torch 2.13): a second thread saves a fifth of a step from 0.3 GFLOP on, and nothing below 0.15."""
+SUMS = ("threads", "device", "deterministic")
+"""Facts of a start that set the order of sums, and are not part of a run's identity."""
 
 
 def prepare_process(config: Config) -> torch.device:
@@ -176,6 +179,12 @@ def record_start(
         "sources": (starts[0] if starts else {}).get("sources", digest_sources(plan.resolved)),
         "lineage": lineage or (starts[-1].get("lineage", []) if starts else []),
     }
+    before = facts | (starts[-1] if starts and trainer.step else {})
+    if others := [f"{k}={facts[k]} ({before[k]} before)" for k in SUMS if facts[k] != before[k]]:
+        logger.warning(
+            "resumed with %s: sums are rounded in another order, so the numbers are not those "
+            "of a run with one choice throughout", ", ".join(others),
+        )  # fmt: skip
     if not starts:
         folder.write("config.yaml", OmegaConf.to_yaml(OmegaConf.create(plan.resolved)))
         folder.write("overrides.yaml", OmegaConf.to_yaml(OmegaConf.create(overrides)))

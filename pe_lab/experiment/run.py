@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from pe_lab.core.console import LINE_INTERVAL_S, StepProgress, busy, console, logger, percent
-from pe_lab.core.errors import Interrupted, RunError, UsageError, by_machine, sentence
+from pe_lab.core.errors import Interrupted, MachineError, RunError, UsageError, by_machine, sentence
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
@@ -129,6 +129,11 @@ def _execute(
             logger.warning("stopped by a signal; run %s to continue %s", command, folder.path)
             raise
         except (Exception, SystemExit) as error:
+            if not folder.path.exists():
+                raise MachineError(
+                    f"{folder.path} was removed while the run was made, and nothing of it is "
+                    "left: the same command begins it anew"
+                ) from error
             logger.debug("the run failed", exc_info=True)
             # SystemExit would end the whole sweep, with exit code 0 even as a success.
             message = f"the run called sys.exit({error})"

@@ -1,6 +1,8 @@
-"""The identity of a run: a hash of everything in its configuration that can change its numbers.
+"""The identity of a run: a hash of its configuration, without ``EXCLUDED``.
 
-``EXCLUDED`` is the one list of keys that are not part of it. This module does not import torch.
+Of these keys those of ``ROUNDING`` still change numbers: training amplifies the last digits of a
+step, so that errors far out of domain differ like those of another seed. A run keeps its identity
+on every machine. This module does not import torch.
 """
 
 import hashlib

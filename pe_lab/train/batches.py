@@ -6,6 +6,7 @@ measured on the same sequences.
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from pe_lab.core.task import TRAIN, Batch, Ints, Task
 
 # Drawing many batches at once spreads the cost of a rule that is sequential in time.
 BATCHES_A_DRAW = 16
+BYTES_HELD = 9
+"""The memory of a token of a set: its number, and whether it is scored."""
 BYTES_PER_TOKEN = 96
-"""The memory of a token: its targets, masks and what the task needs to draw it."""
+"""The memory of a token while it is drawn."""
 
 
 class TrainData:
@@ -70,17 +73,23 @@ def evaluation_set(task: Task, split: str, n: int, changed: Task | None = None) 
 
 
 def check_memory(
-    what: str, length: int, sequences: int, d_model: int, remedy: str, more: float = 0.0
+    what: str, sets: Sequence[tuple[int, int]], d_model: int, remedy: str, more: float = 0.0
 ) -> None:
-    """Refuse an evaluation that cannot fit in the memory of this machine, before it begins.
+    """Refuse sets of sequences that cannot fit in the memory of this machine, before any is drawn.
 
-    The lower bound holds the sequences, and three hidden states of one of them.
+    The lower bound holds all of them, and while the largest is drawn and measured three hidden
+    states of one sequence.
 
     Args:
+        sets: tokens of a sequence, and the number of sequences.
         more: the bytes of other things.
     """
-    needed = length * (BYTES_PER_TOKEN * sequences + 12 * d_model) + more
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    held = sum(BYTES_HELD * length * n for length, n in sets)
+    drawn = max(length * (BYTES_PER_TOKEN * n + 12 * d_model) for length, n in sets)
+    needed, available = (
+        held + drawn + more,
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
     if needed > available:
         raise UsageError(
             f"{what} needs at least {needed / 2**30:.3g} GiB, and this machine has "

@@ -20,7 +20,7 @@ from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.positions import Positions
-from pe_lab.train.batches import check_memory
+from pe_lab.train.batches import BATCHES_A_DRAW, check_memory
 from pe_lab.train.encodings import (
     initial_encodings,
     reason_to_refuse,
@@ -106,11 +106,15 @@ def plan(config: Config) -> Plan:
         positions = instantiate(config.positions, "positions", Positions).bind(task)
         limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
     dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
-    sequences = config.eval.sequences if task.contents() == {} else 1
+    from_file, most, counts = task.contents().keys(), config.eval.sequences, dict[str, int]()
+    for name, length in lengths.items():
+        counts[name] = count_sequences(most, length, dims.train_len)
+    counts[TRAIN] = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
+    sets = [(lengths[n], 1 if {n, "text"} & from_file else counts[n]) for n in lengths]
+    sizes = "model.*, the lengths of task.*, train.batch_size or eval.sequences"
     check_memory(
-        "the run", dims.train_len, sequences, dims.d_model, more=16 * model_config.weights(),
-        remedy="lower the sizes of model.*, task.length or eval.sequences",
-    )  # fmt: skip
+        "the run", sets, dims.d_model, f"lower the sizes of {sizes}", 16 * model_config.weights()
+    )
     if reason := model_config.refuses_task(task):
         raise UsageError(f"task={config.names.get('task')} {reason}")
     encodings = initial_encodings(config, dims, model_config)

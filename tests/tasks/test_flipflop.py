@@ -110,7 +110,7 @@ def test_the_digest_is_of_what_was_read(path):
     [
         (b"", "is empty"),
         (b"w1i0r1\nw1i0r1\nw1iXr1\nw1i0r1\n", "line 3, column 4"),
-        (b"w1i0r1\nw1i0r1\nw1i0r\xc3\xa9", "line 3, column 6"),
+        (b"w1i0r1\nw1i0r1\nw1i0r\xc3\xa9", "line 3 has 7"),
         (b"w1i0r1\nw1r1\nw1i0r1\n", "line 2 has 4"),
         (b"w1i0r1\nw1i0i0r1\nw1i0r1\n", "line 2 has 8"),
         (b"w1i0r1\nw1i0r1\nw1r1", "line 3 has 4"),
@@ -118,6 +118,9 @@ def test_the_digest_is_of_what_was_read(path):
         (b"w1i0r1\nr1i0r1\n", "line 2, column 1"),
         (b"w1i0r1\nw1i0i1\n", "line 2, column 5"),
         (b"w1i0r1\nw10ir1\n", "line 2, column 3"),
+        (b"w1i0r1\nw1i0r0\n", "line 2, column 6 .* last written"),
+        (b"w1r1w0i1r0\nw0r0w1i0r0\nw1r0w1i0r1", "line 2, column 10"),
+        (b"w1r1w0i1r0\nw0r0w1i0r1\nw1r0w1i0r1", "line 3, column 4"),
         (b"w1i0r1\r\nw1i0r1\nw1i0r1\r\n", "line 2 and line 1 end differently"),
     ],
 )
