@@ -150,8 +150,7 @@ def png(panels: Sequence[Panel]) -> bytes:
         "resolve": {"scale": {"color": "independent"}},
         "concat": [_view(panel) for panel in panels],
     }
-    image: bytes = vl_convert.vegalite_to_png(spec)
-    return image
+    return bytes(vl_convert.vegalite_to_png(spec))
 
 
 def _view(panel: Panel) -> dict[str, Any]:

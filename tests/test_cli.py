@@ -49,6 +49,9 @@ def test_splits_are_replaced_as_a_whole(here: Here, tmp_path: Path, sweep: list[
 
 def test_help_anywhere_on_the_line(here: Here) -> None:
     text = here("--help").out
+    first = text.partition("to begin with:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(first) == 6
+    assert all(line.startswith("  pe-lab ") for line in first)
     assert_has(text, "pe-lab task=flipflop pe=cope", "pe-lab -m ", "pe-lab results", "pe-lab show")
     for words in ([], ["help"], ["pe=none", "-h"], ["-h", "pe=none"]):
         assert here(*words).out == text

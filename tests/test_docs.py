@@ -11,8 +11,10 @@ import yaml
 from program import Here, Outcome, command
 
 from docs import facts, generate
+from docs.leaderboard import shipped
 from pe_lab.core.console import percent
 from pe_lab.results.table import by_split, filtered, read_file_of_runs
+from pe_lab.suite.tables import count_seeds
 from pe_lab.train.encodings import build_encodings
 
 REMEDY = "run `make docs`"
@@ -43,6 +45,15 @@ def test_the_readme_counts_encodings_tasks_and_models() -> None:
     assert generate.with_counts(text) == text, REMEDY
     assert f"with {len(facts.names()) - 1} positional encodings" in text
     assert all(f"`{name}`" in text for name in facts.names("model"))
+
+
+def test_the_readme_answers_its_question_before_the_first_picture() -> None:
+    works = count_seeds(shipped()).filter("works")
+    path, rope = (len(works.filter(entry=entry)) for entry in ("path_published", "rope"))
+    answer = (
+        f"{len(shipped().tasks)} tasks: PaTH as published generalises on {path}, RoPE on {rope}."
+    )
+    assert answer in README.partition("![")[0]
 
 
 def test_the_readme_has_the_errors_of_make_run() -> None:

@@ -188,3 +188,9 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         steps, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     assert (tmp_path / "recall.pdf").read_bytes().startswith(b"%PDF")
+    # The site and GitHub show what is stored: execute the notebook again where this fails.
+    stored = notebook().cells
+    shown = [[bool(cell.get("outputs")) for cell in cells] for cells in (stored, steps.cells)]
+    assert shown[0] == shown[1]
+    tables = [cells[5].outputs[0].data["text/plain"] for cells in (stored, steps.cells)]
+    assert tables[0] == tables[1]

@@ -1,5 +1,6 @@
 """The documentation site in a real browser: it fits, and loads nothing from another host."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -44,11 +45,28 @@ def host(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
+LOOK = """() => ({
+  width: document.documentElement.scrollWidth,
+  firstColumns: [...document.querySelectorAll(".md-typeset__scrollwrap")].map((box) => {
+    box.scrollLeft = 9999;
+    const cell = box.querySelector("td");
+    const hidden = getComputedStyle(cell).backgroundColor === "rgba(0, 0, 0, 0)" ? 9999 : 0;
+    return hidden + Math.abs(cell.getBoundingClientRect().left - box.getBoundingClientRect().left);
+  }),
+  pictures: [...document.querySelectorAll("article img")].map((e) => [
+    e.naturalWidth, e.closest("a")?.getAttribute("href") === e.getAttribute("src"),
+  ]),
+  escaped: document.querySelector("article")?.innerText.match(/\\\\[^a-z]\\S*/g) ?? [],
+})"""
+"""The width of a page, how far from the edge the first column of each table is once the table is
+scrolled to its end, each picture's width and whether a click opens it, and backslashes."""
+
+
 def test_each_page_fits_its_width_is_small_and_loads_nothing_from_elsewhere(
     browser: Any, host: str, site: Path
 ) -> None:
     pages = sorted(path.name for path in site.glob("*.html"))
-    assert {"index.html", "encodings.html", "api.html", "interactive.html"} <= {*pages}
+    assert {"index.html", "encodings.html", "api.html", "first_steps.html"} <= {*pages}
     loaded, messages = dict[str, int](), list[str]()
 
     def received(response: Any) -> None:
@@ -68,14 +86,36 @@ def test_each_page_fits_its_width_is_small_and_loads_nothing_from_elsewhere(
         assert sum(loaded.values()) < LARGEST, name
         for width in (1440, 390):
             page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            looked = page.evaluate(LOOK)
+            assert looked["width"] <= width, (name, width)
+            assert max(looked["firstColumns"], default=0) < 30, (name, width)
+            assert all(100 < wide <= 390 or opens for wide, opens in looked["pictures"]), name
+            assert looked["escaped"] == [], name
         if name == "encodings.html":
             formulas = page.locator(".math > math")
             assert formulas.count() > 45
             assert min(formulas.evaluate_all("all => all.map((e) => e.clientHeight)")) >= 15
-            drawn = page.locator("article img").evaluate_all(
-                "all => all.map((e) => e.naturalWidth)"
-            )
-            assert min(drawn) > 100
         page.close()
     assert messages == []
+
+
+def test_search_and_every_link_work_from_the_folder(browser: Any, site: Path) -> None:
+    page, links = browser.new_page(), set[Path]()
+    for path in {*site.glob("*.html")} - {site / "404.html"}:
+        for target in re.findall(r'(?:href|src)="([^":#?]+)[#"]', path.read_text()):
+            links.add(site / target)
+    assert len(links) > 80
+    assert [link for link in links if not link.is_file()] == []
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__input").press_sequentially("flip-flop")
+    page.locator(".md-search-result__link").first.click()
+    page.wait_for_url(re.compile(f"{site.as_uri()}/(?!index).*"))
+    page.close()
+
+
+def test_the_notebook_has_its_outputs(browser: Any, site: Path) -> None:
+    page = browser.new_page()
+    page.goto((site / "first_steps.html").as_uri())
+    assert "┆ restored │" in page.locator("article").inner_text()
+    assert page.locator("article img").count() == 1
+    page.close()
