@@ -22,7 +22,7 @@ import yaml
 from docs import facts
 from docs.markdown import table, write
 from pe_lab.cli import results
-from pe_lab.core.suggest import check_known, counted
+from pe_lab.core.errors import check_known, counted
 from pe_lab.results.table import (
     FINDINGS,
     GROUPS,

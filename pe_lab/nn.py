@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pe_lab.config.compose import encoding_section, fill_parts
 from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError
-from pe_lab.core.instantiate import instantiate
+from pe_lab.core.validation import instantiate
 from pe_lab.models import attention
 from pe_lab.models.base import refuse_whole_sequence
 from pe_lab.models.encoder_decoder import FullAttention, both_ways

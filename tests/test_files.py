@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pe_lab.core.errors import RunError
-from pe_lab.core.files import replace_file, write_new_file
+from pe_lab.core.files import replace_file
 from pe_lab.store.run_folder import RunFolder
 
 
@@ -43,11 +43,9 @@ def test_a_new_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="Input/output"):
-            write_new_file(path, b"1,2\n")
+            replace_file(path, b"1,2\n")
     assert list(tmp_path.iterdir()) == []
-    write_new_file(path, b"1,2\n")
-    with pytest.raises(FileExistsError):
-        write_new_file(path, b"3,4\n")
+    replace_file(path, b"1,2\n")
     assert path.read_bytes() == b"1,2\n"
 
 

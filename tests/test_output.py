@@ -23,7 +23,7 @@ def test_markup_in_a_folder_is_shown_as_it_is(here: Here, tmp_path: Path) -> Non
     assert "[red]x" in here("results", "runs_dir=m[/b]x[y]").out
 
 
-@pytest.mark.parametrize("module", ["pe_lab.core.suggest", "numpy", "torch"])
+@pytest.mark.parametrize("module", ["pe_lab.core.errors", "numpy", "torch"])
 def test_ctrl_c_amid_an_import_leaves_no_traceback(tmp_path: Path, module: str) -> None:
     program = tmp_path / "pe-lab"
     program.write_text(f"""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pe_lab.config.compose import fill_parts
 from pe_lab.core.errors import UsageError
-from pe_lab.core.instantiate import instantiate
+from pe_lab.core.validation import instantiate
 from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig

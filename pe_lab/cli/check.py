@@ -26,9 +26,8 @@ from pe_lab.check.base import Outcome
 from pe_lab.cli.train import checked
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import busy, console
-from pe_lab.core.errors import RunError, UsageError
+from pe_lab.core.errors import RunError, UsageError, did_you_mean
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.format import Table, print_tables
 
 GROUPS = ("pe", "task", "model")

@@ -25,10 +25,9 @@ from typing import Literal
 import polars as pl
 from pydantic import PositiveFloat
 
-from pe_lab.core.errors import RunError, UsageError, writing
+from pe_lab.core.errors import RunError, UsageError, check_known, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.core.suggest import check_known
 from pe_lab.explain.cells import Cell
 from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.store.run_folder import run_folders

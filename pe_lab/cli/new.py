@@ -21,9 +21,8 @@ from pathlib import Path
 
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError, writing
+from pe_lab.core.errors import UsageError, check_known, writing
 from pe_lab.core.options import Line
-from pe_lab.core.suggest import check_known
 
 KINDS = {"encoding": "pe", "task": "task", "model": "model"}
 """What can be made, and its group of yamls."""

@@ -32,9 +32,8 @@ import polars as pl
 from pydantic import Field
 
 from pe_lab.cli.arguments import NewParquet
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, counted
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.core.suggest import counted
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import RATED, SETTING, grouped, named
 from pe_lab.results.query import column_of

@@ -19,9 +19,8 @@ import polars as pl
 from rich.filesize import decimal
 
 from pe_lab.core.console import console
-from pe_lab.core.errors import PeLabError, RunError
+from pe_lab.core.errors import PeLabError, RunError, counted
 from pe_lab.core.options import Line
-from pe_lab.core.suggest import counted
 from pe_lab.results.format import Format, OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
 from pe_lab.results.table import selected

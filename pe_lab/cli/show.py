@@ -34,11 +34,10 @@ from pe_lab.config.schema import CONFIG_KEYS, Config
 from pe_lab.core.batch import FORMAT, SUFFIX, encode_sequences
 from pe_lab.core.config_dir import CHOICES, choices
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError, writing
+from pe_lab.core.errors import UsageError, check_known, did_you_mean, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.core.suggest import check_known, did_you_mean
 from pe_lab.core.task import TRAIN, Batch, Task
 
 SEQUENCES, TRAINED = 3, 1000

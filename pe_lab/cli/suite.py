@@ -20,9 +20,8 @@ from pathlib import Path
 
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, check_known, did_you_mean
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.core.suggest import check_known, did_you_mean
 from pe_lab.results.format import print_tables
 from pe_lab.store.run_id import is_excluded
 from pe_lab.suite.rows import read_own

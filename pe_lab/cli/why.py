@@ -22,10 +22,9 @@ import polars as pl
 
 from pe_lab.cli.arguments import NewParquet, refuse_left_out, split_finished
 from pe_lab.core.console import busy, console, percent
-from pe_lab.core.errors import PeLabError, UsageError
+from pe_lab.core.errors import PeLabError, UsageError, counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Line
-from pe_lab.core.suggest import counted
 from pe_lab.experiment.signals import raise_interrupt, stop_on_signal
 from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
 from pe_lab.explain.diagnose import read_or_diagnose

@@ -26,8 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config.schema import Config, check
 from pe_lab.core.config_dir import VARIABLE, choices, refuse_bare, use_config_dir
-from pe_lab.core.errors import UsageError, reason
-from pe_lab.core.suggest import check_known, did_you_mean
+from pe_lab.core.errors import UsageError, check_known, did_you_mean, reason
 
 GROUPS = (
     *("task", "pe", "positions", "model", "train", "tracker"),

@@ -28,8 +28,7 @@ from pydantic import (
 )
 
 from pe_lab.core.errors import UsageError
-from pe_lab.core.instantiate import Section, check_section
-from pe_lab.core.validation import as_yaml, closed, problem, to_json
+from pe_lab.core.validation import Section, as_yaml, check_section, closed, problem, to_json
 
 OPEN = {
     "task": ("pe_lab.core.task.Task", 0),

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pe_lab import __path__ as package
-from pe_lab.core.errors import UsageError
-from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.errors import UsageError, did_you_mean
 
 VARIABLE = "PE_LAB_CONFIG_DIR"
 """Names a folder for every command that has no ``--config-dir``."""

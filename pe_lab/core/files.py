@@ -1,6 +1,5 @@
 """Files are written atomically: a kill leaves the old file or the new one."""
 
-import errno
 import os
 import secrets
 from pathlib import Path
@@ -21,10 +20,3 @@ def replace_file(path: Path, *parts: bytes | memoryview) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def write_new_file(path: Path, content: bytes) -> None:
-    """Write a file atomically; FileExistsError if there is one already."""
-    if path.exists():
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    replace_file(path, content)

@@ -18,8 +18,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from pe_lab.core.config_dir import VARIABLE, use_config_dir
-from pe_lab.core.errors import UsageError
-from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.errors import UsageError, did_you_mean
 from pe_lab.core.validation import problem
 
 E = TypeVar("E")

@@ -16,9 +16,8 @@ from pe_lab.core.batch import Batch as Batch
 from pe_lab.core.batch import Bools as Bools
 from pe_lab.core.batch import FromFile, read_sequences
 from pe_lab.core.batch import Ints as Ints
-from pe_lab.core.errors import reason
+from pe_lab.core.errors import did_you_mean, reason
 from pe_lab.core.metrics import IN_DOMAIN, OOD
-from pe_lab.core.suggest import did_you_mean
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 

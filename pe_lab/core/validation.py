@@ -1,17 +1,25 @@
-"""What pydantic checks: closed dataclasses, yaml files, and its errors as one sentence."""
+"""The checks of values that users write: closed dataclasses, sections of the configuration and yaml
+files, and pydantic's errors as one sentence.
 
+In a section ``_target_`` names a class, whose signature is the schema of the other keys.
+"""
+
+import functools
+import inspect
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypeVar, get_type_hints
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict
 
-from pe_lab.core.errors import UsageError, reason
-from pe_lab.core.suggest import did_you_mean
+from pe_lab.core.errors import UsageError, did_you_mean, reason
 
 T = TypeVar("T")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -21,6 +29,21 @@ CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed
 
 closed = dataclass(frozen=True, kw_only=True, config=CLOSED)
 """A class decorator: a frozen dataclass that refuses unknown keys and values of other types."""
+_FILES = {
+    "rope_scaling": {
+        **{"pi": "PI", "ntk_old": "NTKOld", "ntk_fixed": "NTKFixed", "ntk_mixed": "NTKMixed"},
+        **{"yarn": "YaRN", "dynamic_ntk": "DynamicNTK", "longrope": "LongRoPE"},
+    },
+    "rerope": {"leaky_rerope": "LeakyReRoPE", "self_extend": "SelfExtend"},
+    "grape": {"grape_a": "GRAPEA", "grape_ap": "GRAPEAP", "grape_m": "GRAPEM"},
+}
+MOVED = {
+    f"pe_lab.pe.{old}.{name}": f"pe_lab.pe.{new}.{name}"
+    for new, files in _FILES.items()
+    for old, name in files.items()
+}
+"""The recorded ``_target_`` -> today's. The identity of a run has the recorded one."""
+RECORDED = {new: old for old, new in MOVED.items()}
 
 
 def problem(
@@ -92,3 +115,103 @@ def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> 
         raise UsageError(f"{file}: {problem(error, content, '', keys)}, as in {see}") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{file} cannot be read ({reason(error)}): write it as {see}") from None
+
+
+class Section(dict[str, Any]):
+    """A checked section. As a mapping it holds the values that a run records.
+
+    Attributes:
+        key: where the section is in the configuration.
+        target: the class.
+        arguments: its keyword arguments.
+    """
+
+    key: str
+    target: Any
+    arguments: dict[str, Any]
+
+    def make(self, *leading: Any) -> Any:
+        """The object that the section describes; ``leading`` are its first arguments.
+
+        Raises:
+            UsageError: the class refuses the values, or memory is not enough for them.
+        """
+        try:
+            return self.target(*leading, **self.arguments)
+        except ValueError as error:
+            raise UsageError(f"{self.key}: {error}") from None
+        except (MemoryError, OverflowError, RuntimeError) as error:
+            raise UsageError(
+                f"{self.key} cannot be made with these sizes ({reason(error)}): set smaller ones"
+            ) from None
+
+
+def check_section(section: Mapping[str, Any], key: str, base: type, leading: int = 0) -> Section:
+    """The section, checked against the signature of its class; a checked one is returned as it is.
+
+    Args:
+        section: ``_target_`` is the dotted path of a class, or the class.
+        key: the section's key, for messages.
+        base: what the class must derive from.
+        leading: the number of first arguments, which no section holds.
+
+    Raises:
+        UsageError: no such class, an unknown or missing key, a value of another type.
+    """
+    if isinstance(section, Section):
+        return section
+    path: Any = section.get("_target_")
+    target = find_class(MOVED.get(path, path), f"{key}._target_={as_yaml(str(path))}", base)
+    schema, names = _schema(target, leading)
+    values = {name: value for name, value in section.items() if name != "_target_"}
+    try:
+        arguments = schema.validate_json(to_json(values), strict=True)
+    except ValidationError as error:
+        raise UsageError(problem(error, values, key, [f"{key}.{name}" for name in names])) from None
+    recorded = {"_target_": path} | to_jsonable_python(arguments, fallback=str)
+    checked = Section({name: recorded[name] for name in section})
+    checked.key, checked.target, checked.arguments = key, target, arguments
+    return checked
+
+
+def instantiate(section: Mapping[str, Any], key: str, base: type[T], *leading: Any) -> T:
+    """The object that a section describes, checked before it is made."""
+    made: T = check_section(section, key, base, len(leading)).make(*leading)
+    return made
+
+
+def find_class(path: Any, word: str, base: type) -> Any:
+    """The class with a dotted path, derived from ``base``.
+
+    Args:
+        path: the class itself is returned.
+        word: key and value that name it, for messages.
+    """
+    module, _, name = str(path).rpartition(".")
+    try:
+        target = path if inspect.isclass(path) else getattr(import_module(module), name)
+    except Exception as error:
+        raise UsageError(
+            f"{word} cannot be imported ({type(error).__name__}: {reason(error)}): give the dotted "
+            "path of a class that is installed or lies in the folder of --config-dir"
+        ) from None
+    if not (inspect.isclass(target) and issubclass(target, base)):
+        raise UsageError(f"{word} is no {base.__name__}: name a class that derives from it")
+    return target
+
+
+@functools.cache
+def _schema(target: Any, leading: int) -> tuple[TypeAdapter[dict[str, Any]], list[str]]:
+    """The schema of the arguments of a class without the first ``leading``, and their names."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    hints = get_type_hints(target.__init__, include_extras=True)
+    keys: dict[str, Any] = {}
+    for parameter in list(inspect.signature(target).parameters.values())[leading:]:
+        if parameter.kind not in variadic:
+            hint = hints.get(parameter.name, Any)
+            required = parameter.default is inspect.Parameter.empty
+            keys[parameter.name] = hint if required else NotRequired[hint]
+    make: Any = TypedDict
+    schema = make(target.__name__, keys)
+    schema.__pydantic_config__ = CLOSED
+    return TypeAdapter(schema), list(keys)

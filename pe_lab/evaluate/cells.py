@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pe_lab.config.schema import Config, to_dict
-from pe_lab.core.errors import UsageError
-from pe_lab.core.suggest import check_known
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.task import Task
 from pe_lab.evaluate.record import TRAINED, Measurement
 from pe_lab.evaluate.swap_encoding import (

@@ -12,9 +12,8 @@ from torch.random import fork_rng
 
 from pe_lab.config.schema import check
 from pe_lab.core.console import logger
-from pe_lab.core.errors import UsageError, reason
+from pe_lab.core.errors import UsageError, did_you_mean, reason
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.core.suggest import did_you_mean
 from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding

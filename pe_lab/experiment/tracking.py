@@ -6,9 +6,9 @@ from typing import Any
 
 from pe_lab.core.console import logger
 from pe_lab.core.errors import reason
-from pe_lab.core.instantiate import instantiate
 from pe_lab.core.metrics import CURVES, MEAN_OOD, TABLED, mean_ood
 from pe_lab.core.tracker import TrackedRun, Tracker
+from pe_lab.core.validation import instantiate
 
 ABORT_SECONDS = 5.0
 """Limit on stopping a tracker after a failure."""

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pe_lab.core.instantiate import instantiate
-from pe_lab.core.validation import as_yaml
+from pe_lab.core.validation import as_yaml, instantiate
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
 
 

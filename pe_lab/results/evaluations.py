@@ -5,8 +5,8 @@ from typing import Any
 
 import polars as pl
 
+from pe_lab.core.errors import check_known
 from pe_lab.core.metrics import CHARTED
-from pe_lab.core.suggest import check_known
 from pe_lab.evaluate.record import (
     TRAINED,
 )

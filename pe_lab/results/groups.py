@@ -16,7 +16,7 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices, conf
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     OOD,
@@ -26,7 +26,6 @@ from pe_lab.core.metrics import (
     metric_prefix,
     threshold,
 )
-from pe_lab.core.suggest import check_known
 from pe_lab.results.query import unknown
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_rates
 from pe_lab.results.table import (

@@ -13,9 +13,8 @@ from decimal import Decimal, InvalidOperation
 import polars as pl
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.errors import UsageError, reason
+from pe_lab.core.errors import UsageError, check_known, did_you_mean, reason
 from pe_lab.core.metrics import OOD
-from pe_lab.core.suggest import check_known, did_you_mean
 
 STATES = ("finished", "running", "interrupted", "failed", "killed", "not begun", "broken")
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")

@@ -17,7 +17,7 @@ import orjson
 import polars as pl
 import yaml
 
-from pe_lab.core.errors import PeLabError, UsageError, reason
+from pe_lab.core.errors import PeLabError, UsageError, did_you_mean, reason
 from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
@@ -28,7 +28,6 @@ from pe_lab.core.metrics import (
     suite_files,
 )
 from pe_lab.core.options import Line
-from pe_lab.core.suggest import did_you_mean
 from pe_lab.results.query import column_of, filter_key, filter_where
 from pe_lab.store.run_folder import RunFolder, find_edited, run_folders
 from pe_lab.store.run_id import add_new_keys, drop_seed, identity, is_excluded

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import polars as pl
 
 from pe_lab.core.console import percent
+from pe_lab.core.errors import check_known, counted
 from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
-from pe_lab.core.suggest import check_known, counted
 from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.format import Format, Table
 from pe_lab.results.groups import SETTING, Names

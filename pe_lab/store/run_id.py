@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pe_lab.core.instantiate import RECORDED
+from pe_lab.core.validation import RECORDED
 
 ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
 """Excluded keys on which the last digits depend, as rounding differs with the order of sums."""

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 import polars as pl
 from pydantic import Field
 
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.suggest import check_known
 from pe_lab.core.validation import closed, read_checked
 from pe_lab.suite.rows import OTHER_SEEDS
 from pe_lab.suite.scores import WORST, choose_rates, unite

@@ -16,9 +16,8 @@ import polars as pl
 
 from pe_lab.config.compose import CommandLine, Composer, check_composed, composing
 from pe_lab.core.console import busy, console
-from pe_lab.core.errors import PeLabError, UsageError
+from pe_lab.core.errors import PeLabError, UsageError, check_known, counted
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.suggest import check_known, counted
 from pe_lab.experiment.run import find_folder
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest

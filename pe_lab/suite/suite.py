@@ -12,9 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.suggest import check_known
 from pe_lab.core.validation import closed, read_checked
 
 DEFAULT = "v2"

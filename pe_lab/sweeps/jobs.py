@@ -12,9 +12,8 @@ from rich.table import Table
 
 from pe_lab.config.compose import CommandLine, check_composed, composing
 from pe_lab.core.console import percent
-from pe_lab.core.errors import PeLabError
+from pe_lab.core.errors import PeLabError, counted
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
-from pe_lab.core.suggest import counted
 from pe_lab.experiment.environment import warnings_about
 from pe_lab.experiment.load_run import check_origin
 from pe_lab.experiment.run import find_folder

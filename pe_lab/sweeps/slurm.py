@@ -14,8 +14,7 @@ from submitit import SlurmExecutor
 from submitit.helpers import Checkpointable
 
 from pe_lab.core.console import console
-from pe_lab.core.errors import RunError, reason
-from pe_lab.core.suggest import counted
+from pe_lab.core.errors import RunError, counted, reason
 from pe_lab.experiment.signals import get_interrupt, stop_on_signal
 from pe_lab.sweeps.launchers import Joblib, Launcher
 from pe_lab.sweeps.worker import Work

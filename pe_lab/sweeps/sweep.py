@@ -14,9 +14,8 @@ from omegaconf import OmegaConf
 
 from pe_lab.config.compose import CommandLine, composing
 from pe_lab.core.console import console
-from pe_lab.core.errors import Interrupted, PeLabError, writing
-from pe_lab.core.instantiate import instantiate
-from pe_lab.core.suggest import counted
+from pe_lab.core.errors import Interrupted, PeLabError, counted, writing
+from pe_lab.core.validation import instantiate
 from pe_lab.experiment.run import print_next_commands
 from pe_lab.store.run_id import is_operational
 from pe_lab.sweeps.jobs import (

@@ -18,10 +18,9 @@ from omegaconf import DictConfig
 
 from pe_lab.config.compose import check_composed, composing
 from pe_lab.core.console import logger, percent
-from pe_lab.core.errors import HeldError, Interrupted, PeLabError, sentence
+from pe_lab.core.errors import HeldError, Interrupted, PeLabError, counted, sentence
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
-from pe_lab.core.suggest import counted
 from pe_lab.experiment.run import SweepPlace, run
 from pe_lab.experiment.signals import get_interrupt
 from pe_lab.sweeps.jobs import Job

@@ -12,8 +12,8 @@ from torch import nn
 from pe_lab.config.schema import Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
-from pe_lab.core.instantiate import check_section
 from pe_lab.core.rng import torch_seed
+from pe_lab.core.validation import check_section
 from pe_lab.models.config import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding, make_encoding
 from pe_lab.pe.none import NoPE

@@ -12,10 +12,10 @@ import torch
 
 from pe_lab.config.schema import Config, to_dict
 from pe_lab.core.errors import UsageError
-from pe_lab.core.instantiate import instantiate
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import torch_seed
 from pe_lab.core.task import TRAIN, Task
+from pe_lab.core.validation import instantiate
 from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding

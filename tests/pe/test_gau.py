@@ -24,7 +24,7 @@ from variants import (
 from docs import facts
 from pe_lab.check import base
 from pe_lab.check.networks import compare_with_plain
-from pe_lab.core.instantiate import instantiate
+from pe_lab.core.validation import instantiate
 from pe_lab.models.config import Vocabulary
 from pe_lab.models.gau import GAUConfig
 from pe_lab.models.transformer import Transformer

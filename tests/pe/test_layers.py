@@ -8,7 +8,7 @@ from fast import plain
 from variants import SECTIONS, TRAIN_LEN, in_pieces, model, sequential, tokens
 
 from docs import facts
-from pe_lab.core.instantiate import instantiate
+from pe_lab.core.validation import instantiate
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.functional import causal_mask
 from pe_lab.pe.none import NoPE

@@ -27,7 +27,7 @@ from docs import facts
 from pe_lab.check.base import NotClaimedError, loss
 from pe_lab.check.networks import encoding_checks, every_key, no_look_ahead, same_keys
 from pe_lab.core.errors import UsageError
-from pe_lab.core.instantiate import instantiate
+from pe_lab.core.validation import instantiate
 from pe_lab.pe.positions import Positions
 from pe_lab.train.encodings import build_encodings
 
