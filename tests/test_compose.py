@@ -11,7 +11,7 @@ from trainers import planned
 
 import pe_lab
 from pe_lab.config.compose import CommandLine, Composer, as_typed, compose, composing, to_hydra
-from pe_lab.core import instantiate
+from pe_lab.core import validation
 from pe_lab.core.config_dir import choices
 from pe_lab.core.options import CommaSeparated, Line, call
 from pe_lab.pe.base import PositionalEncoding
@@ -66,7 +66,7 @@ def test_a_run_is_composed_checked_and_built_once(
     count(Composer, "compose", "composed")
     count(planning, "plan", "planned")
     count(planning.Plan, "model", "model")
-    count(instantiate, "find_class", "section checked")
+    count(validation, "find_class", "section checked")
     count(PositionalEncoding, "__init__", "encoding")
     assert here(*tiny("pe=rope", "seed=3", "train.steps=3")).status == 0
     assert {name: calls.count(name) for name in calls} == {
