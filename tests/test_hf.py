@@ -255,7 +255,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: encoded("coop"), "pe=coop: did you mean cope"),
         (lambda: encoded("cope", keys={"npo": 3}), "did you mean pe.npos?"),
         (lambda: hf.attach(plain(), "rope", train_len="24"), "train_len='24' is not allowed"),
-        (lambda: hf.attach(plain(), None, train_len=24), "pe=None is no name of an encoding"),
+        (lambda: hf.attach(plain(), None, train_len=24), "pe=None is no encoding"),
         (
             lambda: hf.attach(encoded("rope"), "cope", train_len=8),
             "has an encoding already, pe=rope",

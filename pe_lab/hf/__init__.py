@@ -4,6 +4,7 @@
 model's projections and norms of queries and keys. There is no key cache.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,15 @@ def attach(
             encoding if part is not None else NoPE(dims)
             for encoding, part in zip(encodings, parts, strict=True)
         ]
-    config = bridge.copy_config(model)
+    # transformers shares a configuration with whatever else is made of it.
+    config = copy.deepcopy(config)
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config = config
     for layer, encoding in zip(layers, encodings, strict=True):
         bridge.add_encoding(layer, encoding, config)
-    base, table = model.base_model, hasattr(model.base_model, "wpe")
-    setattr(base, "wpe" if table else "rotary_emb", bridge.NoPositions(added=table))
+    base = model.base_model
+    setattr(base, "wpe" if hasattr(base, "wpe") else "rotary_emb", bridge.NoPositions())
     base.register_forward_pre_hook(bridge.begin_pass, with_kwargs=True)
     base.register_forward_hook(bridge.end_pass)
     # Tensors that layers have in common: the name of each but the first -> that of the first.

@@ -3,7 +3,6 @@
 Shape letters: B batch, T tokens, E model width, H heads, D head width.
 """
 
-import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, Self
@@ -27,7 +26,7 @@ class EncodedAttention(nn.Module):
     def __init__(self, encoding: PositionalEncoding, window: int | None) -> None:
         super().__init__()
         self.attention = Attention(encoding, window)
-        self.layer_input: tuple[Tensor, Tensor] | None = None
+        self.layer_input: Tensor | None = None
         # Of all layers in one pass: the ``layer_state`` of the layer below.
         self.carried: list[Any] = [None]
         use_kernels(self)
@@ -37,31 +36,9 @@ class EncodedAttention(nn.Module):
 
         def moved(tensor: Tensor) -> Tensor:
             changed = fn(tensor)
-            narrowed = changed.is_floating_point() and changed.dtype.itemsize < 4
-            return tensor.to(changed.device) if narrowed else changed
+            return tensor.to(changed.device) if changed.dtype.itemsize < 4 else changed
 
         return super()._apply(moved, recurse)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, p: float) -> Tensor:
-        """The averaged values, (B, H, T, D).
-
-        Args:
-            q, k, v: after the model's projections, (B, H, T, D), fewer heads of keys where they are
-                grouped; not rotated.
-            scaling: what the model multiplies q . k by.
-            p: dropout of the attention weights.
-        """
-        assert self.layer_input is not None
-        (x_BTE, pos_BT), self.layer_input = self.layer_input, None
-        k, v = (widened(y).repeat_interleave(q.shape[1] // k.shape[1], 1) for y in (k, v))
-        # The hooks divide by the root of D themselves.
-        q = widened(q) * (scaling * q.shape[-1] ** 0.5)
-        self.attention.p = p
-        inputs = AttentionInputs(
-            widened(x_BTE), q, k, v, pos_BT, pos_BT, self.carried[0], self.attention.window
-        )
-        mixed, self.carried[0] = self.attention.attend(inputs)
-        return mixed
 
 
 def attend(
@@ -70,34 +47,46 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
+    scaling: float,
+    dropout: float,
+    position_ids: Tensor,
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """pe-lab's attention, as a function of transformers' ``AttentionInterface``."""
+    """pe-lab's attention, as a function of transformers' ``AttentionInterface``.
+
+    Args:
+        query, key, value: after the model's projections, (B, H, T, D), fewer heads of keys where
+            they are grouped; not rotated.
+        scaling: what the model multiplies q . k by.
+    """
     if attention_mask is not None or softcap is not None or not module.is_causal:
         raise UsageError(
             "attention is causal here, without masks of pairs and attn_logit_softcapping: leave "
             "them out of the call and of the config"
         )
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    mixed = module.pe_lab(query, key, value, scaling, dropout)
+    added: EncodedAttention = module.pe_lab
+    assert added.layer_input is not None
+    x_BTE, added.layer_input = widened(added.layer_input), None
+    pos_BT = position_ids.expand(x_BTE.shape[:2])
+    # The hooks divide by the root of D themselves.
+    q = widened(query) * (scaling * query.shape[-1] ** 0.5)
+    k, v = (widened(y).repeat_interleave(q.shape[1] // y.shape[1], 1) for y in (key, value))
+    attention = added.attention
+    attention.p = dropout
+    inputs = AttentionInputs(x_BTE, q, k, v, pos_BT, pos_BT, added.carried[0], attention.window)
+    mixed, added.carried[0] = attention.attend(inputs)
     return mixed.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
 class NoPositions(nn.Module):
-    """In the place of the model's own positions: a rotation by nothing, or a position of zero."""
-
-    def __init__(self, added: bool) -> None:
-        super().__init__()
-        self.added = added
+    """In the place of the model's own positions: a rotation by nothing; of GPT-2's table, which
+    gets the positions alone, zeros."""
 
     def forward(self, x: Tensor, position_ids: Tensor | None = None, *_: Any, **__: Any) -> Any:
-        if self.added:
+        if position_ids is None:
             # Of whole numbers, so that the sum keeps the type of the embeddings.
-            return torch.zeros(*x.shape, 1, dtype=torch.long, device=x.device)
-        assert position_ids is not None
+            return x.new_zeros(*x.shape, 1)
         one = torch.ones(*position_ids.shape, 1, dtype=x.dtype, device=x.device)
         return one, torch.zeros_like(one)
 
@@ -110,20 +99,9 @@ def add_encoding(layer: Any, encoding: PositionalEncoding, config: Any) -> None:
     attention.pe_lab = added.to(next(attention.parameters()).device)
     # In tuples, so that they are no further submodules.
     layer.pe_lab = layer.mlp.pe_lab = (added,)
+    layer.register_forward_pre_hook(enter_block, with_kwargs=True)
     attention.register_forward_pre_hook(enter_attention, with_kwargs=True)
-    if "block_input" in encoding.hooks():
-        layer.register_forward_pre_hook(enter_block, with_kwargs=True)
-    if "update_state" in encoding.hooks():
-        layer.mlp.register_forward_pre_hook(enter_feed_forward)
-
-
-def copy_config(model: Any) -> Any:
-    """A configuration of the model's own: transformers shares it with what else is made of it."""
-    shared, own = model.config, copy.deepcopy(model.config)
-    for module in model.modules():
-        if getattr(module, "config", None) is shared:
-            module.config = own
-    return own
+    layer.mlp.register_forward_pre_hook(enter_feed_forward)
 
 
 # Hooks are functions of their module alone, so that copies of a model have hooks of their own.
@@ -134,44 +112,59 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     kwargs = {**dict(zip(inspect.signature(base.forward).parameters, args, strict=False)), **kwargs}
     layers = [attention_of(layer).pe_lab for layer in decoder_layers(base)]
     encoding = layers[0].attention.encoding
-    if base.config._attn_implementation != NAME:
-        raise UsageError("another attn_implementation leaves the encoding out: set it to pe_lab")
-    if kwargs.get("use_cache") or kwargs.get("past_key_values") or kwargs.get("cache"):
-        raise UsageError("there is no key cache with an encoding of pe-lab: set use_cache=False")
-    if encoding.carries and base.training and getattr(base, "gradient_checkpointing", False):
-        raise UsageError("gradient checkpointing loses what this encoding carries: disable it")
     ids: Any = kwargs.get("input_ids")
     embedded: Any = kwargs.get("inputs_embeds")
     if ids is None and embedded is None:
         return (), kwargs  # transformers says so
-    shape = embedded.shape[:2] if ids is None else ids.shape
     pos_BT = kwargs.get("position_ids")
     if pos_BT is None:
-        pos_BT = torch.arange(shape[1], device=base.device)[None]
-    kwargs["position_ids"] = pos_BT
-    _refuse_rows(pos_BT, kwargs)
-    carried = [None]
+        n_tokens = embedded.shape[1] if ids is None else ids.shape[1]
+        pos_BT = torch.arange(n_tokens, device=base.device)[None]
+    refuse_call(base, encoding, pos_BT, kwargs)
+    kwargs["position_ids"], carried = pos_BT, [None]
     for layer in layers:
         layer.attention.encoding.refuse_positions(pos_BT)
         layer.carried = carried
     if "embed" in encoding.hooks():
-        if ids is None:
-            raise UsageError("this encoding changes token embeddings: give input_ids")
         x_BTE = base.get_input_embeddings()(ids)
         changed = encoding.embed(widened(x_BTE), ids, pos_BT).to(x_BTE.dtype)
         kwargs |= {"input_ids": None, "inputs_embeds": changed}
     return (), kwargs
 
 
-def _refuse_rows(pos_BT: Tensor, kwargs: dict[str, Any]) -> None:
-    """UsageError where a row is not one sequence from its first token on."""
+def refuse_call(
+    base: Any, encoding: PositionalEncoding, pos_BT: Tensor, kwargs: dict[str, Any]
+) -> None:
+    """UsageError where a call would silently be one of another model."""
     mask, packed = kwargs.get("attention_mask"), kwargs.get("cu_seq_lens_q") is not None
     padded = isinstance(mask, Tensor) and mask.dim() == 2 and bool((mask.int().diff() > 0).any())
-    if packed or padded or bool((pos_BT.diff() != 1).any()):
-        raise UsageError(
+    cache = ("use_cache", "past_key_values", "cache")
+    checkpointing = base.training and getattr(base, "gradient_checkpointing", False)
+    for message, refused in (
+        (
+            "another attn_implementation leaves the encoding out: set it to pe_lab",
+            base.config._attn_implementation != NAME,
+        ),
+        (
+            "there is no key cache with an encoding of pe-lab: set use_cache=False",
+            any(kwargs.get(key) for key in cache),
+        ),
+        (
+            "gradient checkpointing loses what this encoding carries: disable it",
+            encoding.carries and checkpointing,
+        ),
+        (
             "packed sequences and padding before a sequence are not supported: give each row one "
-            "sequence, and pad at its end"
-        )
+            "sequence, and pad at its end",
+            packed or padded or bool((pos_BT.diff() != 1).any()),
+        ),
+        (
+            "this encoding changes token embeddings: give input_ids",
+            "embed" in encoding.hooks() and kwargs.get("input_ids") is None,
+        ),
+    ):
+        if refused:
+            raise UsageError(message)
 
 
 def end_pass(base: Any, *_: Any) -> None:
@@ -181,23 +174,21 @@ def end_pass(base: Any, *_: Any) -> None:
 
 def enter_block(block: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before a layer: the encoding of its input."""
-    x, *rest = args or (kwargs["hidden_states"],)
+    x_BTE, *rest = args
     encoding = block.pe_lab[0].attention.encoding
-    changed = encoding.block_input(widened(x), kwargs["position_ids"]).to(x.dtype)
-    return ((changed, *rest), kwargs) if args else ((), {**kwargs, "hidden_states": changed})
+    changed = encoding.block_input(widened(x_BTE), kwargs["position_ids"]).to(x_BTE.dtype)
+    return (changed, *rest), kwargs
 
 
 def enter_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     """Before the attention of a layer: keep its input."""
-    x_BTE = args[0] if args else kwargs["hidden_states"]
-    module.pe_lab.layer_input = x_BTE, kwargs["position_ids"].expand(x_BTE.shape[:2])
+    module.pe_lab.layer_input = args[0] if args else kwargs["hidden_states"]
 
 
 def enter_feed_forward(module: Any, args: Any) -> None:
     """Before a layer's feed-forward: update what the encoding carries."""
-    added: EncodedAttention = module.pe_lab[0]
-    encoding, carried = added.attention.encoding, added.carried
-    carried[0] = encoding.update_state(carried[0], widened(args[0]))
+    carried = module.pe_lab[0].carried
+    carried[0] = module.pe_lab[0].attention.encoding.update_state(carried[0], widened(args[0]))
 
 
 def decoder_layers(base: Any) -> list[Any]:
