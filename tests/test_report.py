@@ -11,6 +11,7 @@ from program import Here, assert_refused, succeeded
 from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 
 from pe_lab.cli.report import MARK
+from pe_lab.explain.inspect import inspect_run
 from pe_lab.report.page import Section, overview_of, sections_of, sentence_of, shades_of
 from pe_lab.results.table import read_runs
 
@@ -54,8 +55,24 @@ def test_sentences_and_the_overview_rank_by_success_rate_out_of_domain(here: Her
     rates = {row["encoding"]: (row["copy"], row["flipflop"]) for row in table.to_dicts()}
     assert rates == {"both": (0, 1), "far": (0, 0.75), "near": (0, 0.5)}
     assert table["encoding"].to_list() == ["both", "far", "near"]
-    for row in shades_of(flipflop.table):
-        assert all(shade is None or 0 <= shade <= 1 for shade in row)
+    # encoding, n, in_domain, sparse, dense and their mean: a colour is the success rate, or none.
+    shades = dict(zip(flipflop.table.frame["pe"], shades_of(flipflop.table), strict=True))
+    assert shades["near"] == [None, None, 0, 0, 1, None]
+    assert shades["far"] == [None, None, 0, 0.5, 1, None]
+
+
+def test_rows_whose_settings_differ_and_charts_of_one_panel_say_so(here: Here) -> None:
+    for seed in (0, 1):
+        made("rope", seed, errors={"in_domain": 0.0, "sparse": 0.0}, **{"model.d_model": 32})
+        made("none", seed, errors={"in_domain": 0.0, "sparse": 0.0})
+        made("rope", seed, task="copy", errors={"in_domain": 0.0, "far": 0.0}, **{"train.lr": 9})
+    rows = overview_of(sections()).frame["encoding"]
+    assert set(rows) == {"none", "rope", "rope d_model=32"}
+    copy, flipflop = sections()
+    assert all("Setting: the defaults of the task." in chart.note for chart in flipflop.charts)
+    assert ["facet" in chart.spec for chart in flipflop.charts] == [False, True, True]
+    assert all(" lr=9." in chart.note for chart in copy.charts)
+    assert "The mean of far:" in copy.charts[-1].note
 
 
 def test_one_seed_has_no_rate(here: Here) -> None:
@@ -76,13 +93,17 @@ def test_runs_with_weights_are_inspected_by_default_or_those_chosen(
     page: Page, here: Here, runs: Path
 ) -> None:
     def inspected(shown: Page) -> list[str]:
-        titles = [e["text"] for e in shown.all("figcaption") if "sequence 0" in e["text"]]
-        return [title.split(", seed")[0] for title in titles]
+        titles = [e["text"] for e in shown.all("figcaption") if ", sequence " in e["text"]]
+        return [title.split(".")[0] for title in titles]
 
-    assert inspected(page) == ["selective_copy, cope"]
+    assert [title.split(", seed")[0] for title in inspected(page)] == ["selective_copy, cope"]
     (folder,) = runs.glob("flipflop/cope/seed*")
     assert here("report", f"runs_dir={runs}", f"inspect={folder}", "to=one").status == 0
-    assert inspected(Page(Path("one/index.html").read_text())) == ["flipflop, cope"]
+    one, expected = Page(Path("one/index.html").read_text()), inspect_run(folder, None, None)
+    assert inspected(one) == [expected.heading]
+    # The last row is that of the first wrong answer.
+    wrong = next(answer.position for answer in expected.answers if not answer.correct)
+    assert max(row["query"] for row in values(one.specs()[-1])) == wrong
     assert_refused(here("report", f"runs_dir={runs}", "inspect=nowhere", "to=two"))
     assert not Path("two").exists()
 

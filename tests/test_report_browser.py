@@ -23,6 +23,11 @@ pytestmark = NEEDS_CHROMIUM
 def test_a_task_opens_its_charts_are_drawn_and_fit(show: Open, width: int) -> None:
     page = show(width=width)
     assert page.locator("details[open]").count() == 0
+    pictures = page.locator(".first .chart svg")
+    pictures.nth(1).wait_for()
+    # Both are above the fold, or on a phone the first.
+    ends = [picture.bounding_box() for picture in pictures.all()]
+    assert all(box["y"] + box["height"] < 900 for box in ends[: 2 if width > 1000 else 1])
     page.locator("#task-1 summary").first.click()
     task = open_task(page)
     assert task.locator(".chart").count() == task.locator(".chart > svg, .chart svg.marks").count()

@@ -36,8 +36,8 @@ CONFIG: Spec = {
 """Colours are CSS variables of page.css, so that light, dark and print need one drawing."""
 MOST_STEPS = 60
 """Points of a learning curve."""
-MOST_HEADS, MOST_TOKENS = 4, 64
-"""Heads and tokens of a picture of attention."""
+MOST_HEADS, MOST_CELLS = 4, 4096
+"""Heads of a picture of attention, and cells of each."""
 SEEDS = "Dots are seeds, the line or large point is their median."
 
 
@@ -77,13 +77,12 @@ def charts_of_task(
             "label", x=end, panel="split", value=100 * pl.col("error")
         )
         x = alt.X("x:O", axis=alt.Axis(title=f"{kind}, up to", labelAngle=0, labelOverlap=True))
-        what = f"Error by {kind}"
-        charts.append(Chart(what, f"Where in a split answers are wrong. {SEEDS}",
-                            draw(part, x, order)))  # fmt: skip
+        note = f"Where in a split answers are wrong. {SEEDS}"
+        charts.append(Chart(f"Error by {kind}", note, draw(part, x, order)))
     return [
         *charts,
         *_along_training(runs, label, order, splits),
-        *_against_cost(runs, label, order),
+        *_against_cost(runs, label, order, [split for split in splits if split != IN_DOMAIN]),
     ]
 
 
@@ -107,9 +106,11 @@ def _along_training(
     return [Chart("Learning curves", note, draw(thinned, x, order, dots=False))]
 
 
-def _against_cost(runs: pl.DataFrame, label: pl.Expr, order: Sequence[str]) -> list[Chart]:
+def _against_cost(
+    runs: pl.DataFrame, label: pl.Expr, order: Sequence[str], splits: Sequence[str]
+) -> list[Chart]:
     costs = [key for key in COSTS if key in runs.columns]
-    ood = by_split(runs).filter(pl.col("split") != IN_DOMAIN).group_by("path").agg(
+    ood = by_split(runs).filter(pl.col("split").is_in(splits)).group_by("path").agg(
         value=100 * pl.when(pl.col("error").is_not_null().all()).then(pl.mean("error"))
     )  # fmt: skip
     rows = runs.with_columns(pl.col(costs).cast(pl.Float64)).join(ood, on="path")
@@ -121,34 +122,40 @@ def _against_cost(runs: pl.DataFrame, label: pl.Expr, order: Sequence[str]) -> l
         return []
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=alt.Axis(title=None))
     long = long.with_columns(pl.col("panel").replace(COSTS))
+    note = (
+        f"The mean of {', '.join(splits)}: low and to the left is better. Times compare only on "
+        "one machine with equal load."
+    )
     spec = draw(long, x, order, line=False, y_title="OOD mean (%)")
-    note = "Low and to the left is better. Times compare only on one machine with equal load."
     return [Chart("OOD mean against cost", note, spec)]
 
 
 def chart_of_attention(inspection: "Inspection") -> Chart:
     """The attention weights of the highest ranked heads, or the encoding's own quantity: a row for
-    each query, a column for each key."""
+    each query, a column for each key. The last row is the first wrong answer, if there is one."""
+    queries = inspection.queries
+    wrong = [a for a in inspection.answers if not a.correct and a.position in queries][:1]
+    last = wrong[0].position if wrong else queries[-1]
+    rows = list(enumerate(queries))[: queries.index(last) + 1]
     values = []
     for head in inspection.heads[:MOST_HEADS]:
-        weights = head.maps[head.default_map]
-        for row, query in enumerate(inspection.queries[:MOST_TOKENS]):
+        for row, query in rows[-max(1, MOST_CELLS // (last + 1)) :]:
             values += [
                 {"panel": f"{head.name}: {head.default_map}", "query": query, "key": key,
-                 "value": float(weights[row, key]), "token": inspection.tokens[key]}
-                for key in range(min(query + 1, MOST_TOKENS))
+                 "value": round(float(head.maps[head.default_map][row, key]), 3),
+                 "token": inspection.tokens[key]}
+                for key in range(query + 1)
             ]  # fmt: skip
     cells = alt.Chart(alt.NamedData("rows")).mark_rect().encode(
         x=alt.X("key:O", axis=None), y=alt.Y("query:O", axis=None),
         color=alt.Color("value:Q", scale=alt.Scale(scheme="blues"), legend=None),
         tooltip=["query:O", "key:O", "token:N", alt.Tooltip("value:Q", format=".2f")],
-    )  # fmt: skip
-    chart = cells.properties(width=240, height=240).facet(
-        alt.Facet("panel:N", title=None), columns=4
-    )
+    ).properties(width=240, height=240)  # fmt: skip
+    chart = cells.facet(alt.Facet("panel:N", title=None), columns=4)
+    notes = [f"The last row is asked for {a.target} and answers {a.prediction}." for a in wrong]
+    notes += [inspection.summary, "pe-lab inspect shows every head."]
     spec = specification(chart, values) | {"config": CONFIG}
-    note = f"{inspection.summary} pe-lab inspect shows every head."
-    return Chart(inspection.heading, note, spec)
+    return Chart(inspection.heading, " ".join(notes), spec)
 
 
 def draw(
@@ -182,12 +189,12 @@ def draw(
     place: dict[str, Any] = {"x": x, "color": colour}
     if not line and x.to_dict()["type"] == "nominal":  # type: ignore[call-overload]
         place["xOffset"] = alt.XOffset("label:N", scale=alt.Scale(domain=shown))
-    tip = [alt.Tooltip("label:N"), alt.Tooltip("median(value):Q", format=".3~r")]
     layers = [
         base.mark_point(filled=True, size=30 if line else 60).encode(
-            **place, y=y("median(value):Q"), tooltip=tip
+            **place, y=y("median(value):Q"),
+            tooltip=["label:N", alt.Tooltip("median(value):Q", format=".3~r")],
         )
-    ]
+    ]  # fmt: skip
     if line:
         layers.insert(0, base.mark_line().encode(**place, y=y("median(value):Q")))
         band = base.mark_area(opacity=0.08)
@@ -199,7 +206,7 @@ def draw(
         layers.append(limit.mark_tick(size=90, color="var(--muted)").encode(x=x, y=y("limit:Q")))
     panels = rows["panel"].unique(maintain_order=True).to_list()
     chart: Any = alt.layer(*layers, data=alt.NamedData("rows")).properties(width=width, height=190)
-    if len(panels) > 1:
+    if panels != [""]:
         facet = alt.Facet("panel:N", sort=panels, title=None)
         chart = chart.facet(facet, columns=3).resolve_scale(x="independent")
     values = [*rows.select("label", "panel", "x", "value").to_dicts(), *extra]

@@ -73,9 +73,12 @@ def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Sect
         part = finished.filter(pl.col("task") == task)
         table = replace(table, notes=(*table.notes, *tuning_note(part)))
         shared, differing = _settings(part)
-        charts = charts_of_task(
-            part, _label(names), _labels_in_order(table), _thresholds(task, groups)
-        )
+        order = [_label_of(row) for row in table.frame.iter_rows(named=True)]
+        setting = f"Setting: {names.shared.get(task) or 'the defaults of the task'}."
+        charts = [
+            replace(chart, note=f"{chart.note} {setting}")
+            for chart in charts_of_task(part, _label(names), order, _thresholds(task, groups))
+        ]
         table = _with_verdicts(table, part, names, why)
         sections.append(Section(task, sentence_of(table), table, charts, shared,
                                 differing, part))  # fmt: skip
@@ -88,9 +91,8 @@ def _label(names: Names) -> pl.Expr:
     return pl.format("{} {}", "pe", differs.fill_null("")).str.strip_chars()
 
 
-def _labels_in_order(table: Table) -> list[str]:
-    rows = table.frame.iter_rows(named=True)
-    return [f"{row['pe']} {_setting(row)}".strip() for row in rows]
+def _label_of(row: Mapping[str, Any]) -> str:
+    return f"{row['pe']} {_setting(row)}".strip()
 
 
 def _setting(row: Mapping[str, Any]) -> str:
@@ -139,7 +141,7 @@ def sentence_of(table: Table) -> str:
     highest = max(rate for rate, _ in rates)
     if highest == 0:
         return "No encoding generalises to a split out of domain."
-    first = [f"{row['pe']} {_setting(row)}".strip() for rate, row in rates if rate == highest]
+    first = [_label_of(row) for rate, row in rates if rate == highest]
     shown = ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
     return (
         f"Highest success rate, averaged over the splits out of domain: {shown}, "
@@ -148,44 +150,45 @@ def sentence_of(table: Table) -> str:
 
 
 def overview_of(sections: Sequence[Section]) -> Table:
-    """Encodings by tasks: the mean success rate out of domain of the setting with most seeds."""
+    """Encodings by tasks: the mean success rate out of domain of the setting with most seeds, which
+    a row names by what tells it from the others of its task."""
     rates: dict[str, dict[str, float | None]] = {}
     for section in sections:
         rows = sorted(section.table.frame.iter_rows(named=True), key=lambda row: -row["n"])
-        for row in rows:
-            rates.setdefault(row["pe"], {}).setdefault(section.task, ood_rate(row))
+        for row in {row["pe"]: row for row in reversed(rows)}.values():
+            rates.setdefault(_label_of(row), {})[section.task] = ood_rate(row)
     tasks = [section.task for section in sections]
 
-    def mean(pe: str) -> float:
-        known = [rate for rate in rates[pe].values() if rate is not None]
+    def mean(label: str) -> float:
+        known = [rate for rate in rates[label].values() if rate is not None]
         return sum(known) / max(len(known), 1)
 
-    order = sorted(rates, key=lambda pe: (-len(rates[pe]), -mean(pe)))
-    rows = [{"encoding": pe, **{task: rates[pe].get(task) for task in tasks}} for pe in order]
+    order = sorted(rates, key=lambda label: (-len(rates[label]), -mean(label)))
     schema = {"encoding": pl.String, **dict.fromkeys(tasks, pl.Float64)}
-    formats: dict[str, Callable[[Any], str]] = {"encoding": str}
-    formats |= dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %")
+    frame = pl.DataFrame([{"encoding": label, **rates[label]} for label in order], schema)
+    formats: dict[str, Callable[[Any], str]] = {
+        "encoding": str,
+        **dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %"),
+    }
     note = "The success rate, averaged over the splits out of domain. -: not run."
-    return Table(pl.DataFrame(rows, schema), formats, "Success rates by encoding and task", (note,))
+    return Table(frame, formats, "Success rates by encoding and task", (note,))
 
 
 def shades_of(table: Table) -> list[list[float | None]]:
-    """How good each cell is, from 0 to 1; None: a word, or nothing was measured."""
-    columns = [table.frame[name] for name in table.formats or table.frame.columns]
-    worst = max((c["mean"] or 0 for s in columns for c in s if isinstance(c, dict)), default=0)
+    """The success rate of each cell, from 0 to 1, which is its colour; None: it has none."""
 
     def shade(cell: Any) -> float | None:
-        if isinstance(cell, float):
-            return cell
-        if not isinstance(cell, dict) or cell["mean"] is None:
-            return None
-        return cell["k"] / cell["n"] if cell["rated"] else 1 - cell["mean"] / (worst or 1)
+        if isinstance(cell, dict):
+            return cell["k"] / cell["n"] if cell["n"] and cell["k"] is not None else None
+        return cell if isinstance(cell, float) else None
 
+    columns = [table.frame[name] for name in table.formats or table.frame.columns]
     return [[shade(series[row]) for series in columns] for row in range(len(table.frame))]
 
 
 def inspect_best(sections: Sequence[Section], paths: Sequence[str] | None) -> list[Inspection]:
-    """Inspections of these runs; None: of the best rows of the tasks, those that can be inspected.
+    """Inspections of the first wrong answer of these runs on their worst split; None: of the best
+    rows of the tasks, those that can be inspected.
 
     Raises:
         PeLabError: a run of ``paths`` cannot be inspected.
@@ -203,7 +206,7 @@ def inspect_best(sections: Sequence[Section], paths: Sequence[str] | None) -> li
         from pe_lab.explain.inspect import inspect_run
 
         try:
-            inspections.append(inspect_run(path))
+            inspections.append(inspect_run(path, split=None, sample=None))
         except PeLabError:
             if paths is not None:
                 raise
