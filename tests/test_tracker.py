@@ -9,7 +9,7 @@ from offline_wandb import tracked
 from program import checked_jobs, tiny
 
 from pe_lab.config.schema import to_dict
-from pe_lab.experiment.tracking import add_mean_ood, closing_row, length_rows, split_rows
+from pe_lab.experiment.tracking import add_mean_ood, closing_row, closing_tables
 from pe_lab.experiment.wandb import WandbConfig, init_arguments
 from pe_lab.store.run_id import is_operational
 from pe_lab.sweeps.sweep import sweep_name, swept_keys
@@ -165,10 +165,11 @@ def test_what_closes_a_run() -> None:
     }
     assert {"params/total": 7, "in_domain/guess": 0.5}.items() <= numbers.items()
     assert "ood/b/loss" not in numbers
-    first, *_, last = split_rows(SUMMARY)
+    tables = closing_tables(SUMMARY)
+    first, *_, last = tables["splits"][1]
     assert first == ["in_domain", 0.1, None, None, None, None, 9, 0.5]
     assert last == ["far", *[None] * 7]
-    assert length_rows(SUMMARY) == [
+    assert tables["lengths"][1] == [
         ["in_domain", 1, 0.0, 1],
         ["in_domain", 64, 0.5, 8],
         ["a", 128, 0.2, 5],

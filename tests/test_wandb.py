@@ -33,9 +33,9 @@ from offline_wandb import (
 from program import Here, rows, succeeded, the_run, tiny
 from program import start as start_process
 
+from pe_lab.core.metrics import TABLED
 from pe_lab.experiment import tracking
 from pe_lab.experiment import wandb as wandb_tracker
-from pe_lab.experiment.tracking import SPLIT_COLUMNS
 
 pytestmark = pytest.mark.usefixtures("no_wandb_account")
 
@@ -87,7 +87,7 @@ def test_an_offline_run_reads_back(
     assert read["summary"]["train/loss"] == 1.5
     lengths, table = sorted((tmp_path / "wandb").rglob("media/table/*.table.json"))
     assert json.loads(lengths.read_text())["columns"] == ["split", "length", "error", "n"]
-    assert json.loads(table.read_text())["columns"] == list(SPLIT_COLUMNS)
+    assert json.loads(table.read_text())["columns"] == ["split", *TABLED]
 
     assert not warnings(caplog)
     assert list(no_wandb_account.iterdir()) == []

@@ -111,15 +111,15 @@ def describe_environment(
 
 
 def read_git_revision() -> dict[str, Any]:
-    """Return the commit of pe-lab's code, and whether files differ from it; None outside of git."""
-    source = Path(__file__).parent
-    command = ["git", "-C", str(source), "status", "--porcelain=v2", "--branch", "."]
+    """Return the commit of pe-lab's code, and whether tracked files differ from it; None outside of
+    git."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    command += ["--abbrev=40", "--exclude=*"]
+    found = ""
     with suppress(OSError, subprocess.TimeoutExpired):
-        lines = subprocess.run(command, capture_output=True, timeout=10).stdout.decode().split("\n")
-        if lines[0].startswith("# branch.oid "):
-            changed = any(line and not line.startswith("#") for line in lines)
-            return {"git_revision": lines[0].split()[-1], "git_dirty": changed}
-    return {"git_revision": None, "git_dirty": None}
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    commit = found.removesuffix("-dirty")
+    return {"git_revision": commit or None, "git_dirty": found != commit if found else None}
 
 
 def digest_sources(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -194,20 +194,25 @@ def record_start(
 def warnings_about(plan: Plan) -> list[str]:
     """Return a sentence for each choice that would silently give the number of another
     experiment."""
-    config, train, warnings = plan.config, plan.config.train, []
-    pe = config.names.get("pe", "")
-    if train.warmup >= train.steps:
-        warnings.append(
+    train, names, encodings = plan.config.train, plan.config.names, plan.encodings
+    pe = names.get("pe", "")
+    reads_positions = any(encoding.reads_positions for encoding in encodings)
+    at_test_time = any(encoding.at_test_time for encoding in encodings)
+    choices = (
+        (
+            train.warmup >= train.steps,
             f"train.warmup={train.warmup} does not end before the last step, train.steps="
-            f"{train.steps}: the learning rate never reaches train.lr"
-        )
-    reads = any(encoding.reads_positions for encoding in plan.encodings)
-    if not reads and not isinstance(plan.positions, Sequential):
-        positions = config.names.get("positions")
-        warnings.append(f"positions={positions} has no effect on pe={pe}, which reads no positions")
-    if plan.origin is None and any(encoding.at_test_time for encoding in plan.encodings):
-        warnings.append(
+            f"{train.steps}: the learning rate never reaches train.lr",
+        ),
+        (
+            not reads_positions and not isinstance(plan.positions, Sequential),
+            f"positions={names.get('positions')} has no effect on pe={pe}, which reads no "
+            "positions",
+        ),
+        (
+            at_test_time and plan.origin is None,
             f"pe={pe} is made for a trained rope at test time and trained from scratch here: to "
-            f"measure it as intended, train pe=rope and run pe-lab eval run=.. pe={pe}"
-        )
-    return warnings
+            f"measure it as intended, train pe=rope and run pe-lab eval run=.. pe={pe}",
+        ),
+    )
+    return [sentence for chosen, sentence in choices if chosen]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from pe_lab.core.console import LINE_INTERVAL_S, StepProgress, busy, console, logger, percent
 from pe_lab.core.errors import Interrupted, MachineError, RunError, UsageError, by_machine, sentence
@@ -48,12 +48,10 @@ class SweepPlace:
     Args:
         name: of the run, columns with its progress.
         sweep: name of the sweep.
-        line_every: seconds between lines of progress; a sweep has lines of many runs.
     """
 
     name: str
     sweep: str
-    line_every: float = 60.0
 
 
 def run_and_print(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -183,9 +181,10 @@ def _train_and_measure(
 
     names, summary = config.names, None
     name = place.name if place else f"{names['task']} {names['pe']} seed {config.seed}"
-    line_every = place.line_every if place else LINE_INTERVAL_S
+    # A sweep has lines of many runs.
+    interval = 6 * LINE_INTERVAL_S if place else LINE_INTERVAL_S
     try:
-        progress = StepProgress(name, config.train.steps, trainer.step, line_every)
+        progress = StepProgress(name, config.train.steps, trainer.step, interval)
         trainer.fit(log, progress.step)
         result = summarize(trainer, overrides)
         folder.set_status("finished", trainer.step, config.train.steps)
@@ -282,18 +281,17 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
 def split_table(summary: dict[str, Any]) -> Table:
     """Return one row per split of a finished run."""
     metrics = summary["metrics"]
-    columns = [(metric.column, metric.name) for metric in METRICS if metric.column]
+    columns = {metric.column: metric.name for metric in METRICS if metric.column}
     if any(key.endswith("/error_generated") for key in metrics):
-        columns.insert(3, ("written", "error_generated"))
+        columns["written"] = "error_generated"
+    headings = (Column(heading, justify="right") for heading in columns)
     title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
-    table = Table("split", title=title, title_justify="left")
-    for column, _ in columns:
-        table.add_column(column, justify="right")
+    table = Table("split", *headings, title=title, title_justify="left")
     for split, prefix in summary["splits"].items():
         if prefix is None:
             table.add_row(split, "too long", f"needs {summary['too_long'][split]} positions")
         else:
-            table.add_row(split, *(_cell(metrics, prefix, name) for _, name in columns))
+            table.add_row(split, *(_cell(metrics, prefix, name) for name in columns.values()))
     return table
 
 
@@ -301,8 +299,8 @@ def _cell(metrics: dict[str, Any], prefix: str, name: str) -> str:
     value = metrics.get(f"{prefix}/{name}")
     if name == "error_low":
         return f"{percent(value)} .. {percent(metrics[f'{prefix}/error_high'])}"
-    if value is None:
-        return "not finite" if f"{prefix}/{name}" in metrics else "-"
     if is_share(name):
         return percent(value)
+    if value is None:
+        return "not finite"
     return str(value) if isinstance(value, int) else f"{value:.4f}"

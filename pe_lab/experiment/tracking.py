@@ -1,7 +1,7 @@
 """One run and its tracker, whose failures never harm the run; and what trackers show of a run."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pe_lab.core.console import logger
@@ -12,7 +12,6 @@ from pe_lab.core.validation import instantiate
 
 ABORT_SECONDS = 5.0
 """Limit on stopping a tracker after a failure."""
-SPLIT_COLUMNS = ("split", *TABLED)
 LENGTH_COLUMNS = ("split", "length", "error", "n")
 
 
@@ -89,20 +88,23 @@ def closing_row(summary: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return {"step": summary["steps"], **row}, numbers
 
 
-def split_rows(summary: dict[str, Any]) -> list[list[Any]]:
-    """Return the table ``splits``; the cells of a split that does not apply are None."""
+def closing_tables(summary: dict[str, Any]) -> dict[str, tuple[Sequence[str], list[list[Any]]]]:
+    """Return the tables of a finished run, name -> columns and rows.
+
+    The cells of a split that does not apply are None. ``lengths`` has the error by the number of
+    tokens read; a range is named by its upper end.
+    """
     metrics = summary["metrics"]
-    return [
-        [split, *(metrics.get(f"{prefix}/{kind}") for kind in SPLIT_COLUMNS[1:])]
+    splits = [
+        [split, *(metrics.get(f"{prefix}/{kind}") for kind in TABLED)]
         for split, prefix in summary["splits"].items()
     ]
-
-
-def length_rows(summary: dict[str, Any]) -> list[list[Any]]:
-    """Return the table ``lengths``: error by the number of tokens read; a range is named by its
-    upper end."""
-    return [
+    lengths = [
         [split, int(bucket.rpartition("-")[2]), cell["error"], cell["n"]]
         for split, kinds in summary["by"].items()
         for bucket, cell in kinds["length"].items()
     ]
+    return {
+        "splits": (("split", *TABLED), splits),
+        "lengths": (LENGTH_COLUMNS, lengths),
+    }

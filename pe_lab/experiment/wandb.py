@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -22,13 +22,10 @@ from pe_lab.core.tracker import TrackedRun, Tracker
 from pe_lab.core.validation import closed
 from pe_lab.experiment.tracking import (
     ABORT_SECONDS,
-    LENGTH_COLUMNS,
-    SPLIT_COLUMNS,
     add_mean_ood,
     call_with_timeout,
     closing_row,
-    length_rows,
-    split_rows,
+    closing_tables,
 )
 from pe_lab.store.run_id import is_operational
 
@@ -65,15 +62,16 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
     ``config`` has a key ``setting`` beside the configuration: the encoding and every override
     that can change a number except the seed, for averages over seeds.
     """
-    names, model = run.config["names"], run.config["model"]
+    names, model, seed = run.config["names"], run.config["model"], run.config["seed"]
     size = f"{model['n_layers']}L-d{model['d_model']}" if "d_model" in model else names["model"]
     tags = [*cfg.tags, names["task"], names["pe"], size]
     tags += [names[group] for group in ("experiment", "positions") if group in names]
     relevant = [override.lstrip("+") for override in run.overrides if not is_operational(override)]
     relevant = [line for line in relevant if line.partition("=")[0] not in NAMED]
     setting = [names["pe"], *sorted(line for line in relevant if not line.startswith("task="))]
+    data_seed = seed["data"] if isinstance(seed, Mapping) else seed
     return {
-        "name": cfg.name or run_name(run, relevant),
+        "name": cfg.name or " ".join([f"{names['pe']}-seed{data_seed}", *relevant])[:MAX_NAME],
         "group": cfg.group or run.environment.get("sweep"),
         "job_type": names["pe"],
         "tags": list(dict.fromkeys(tag[:MAX_TAG] for tag in tags if tag != "sequential")),
@@ -82,21 +80,13 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
     }
 
 
-def run_name(run: TrackedRun, overrides: Sequence[str]) -> str:
-    """Encoding, seed and overrides."""
-    seed = run.config["seed"]
-    data = seed["data"] if isinstance(seed, Mapping) else seed
-    name = " ".join([f"{run.config['names']['pe']}-seed{data}", *overrides])
-    return name[:MAX_NAME]
-
-
 class WandbTracker(Tracker):
     """Weights & Biases, without any question on the terminal; its files are in ``folder/wandb``.
 
     Row n of metrics.jsonl is wandb's step n. The file ``wandb/rows`` holds the random part of the
-    run's ``id`` in wandb, so that equal runs in two folders stay two runs, and how many rows were
-    ``sent`` online. A resumed run logs the rows that wandb lacks. Offline, all rows are logged
-    again and the files of the earlier processes are deleted.
+    run's ``id`` in wandb, so that equal runs in two folders stay two runs. A resumed run logs the
+    rows that the server lacks. Offline, all rows are logged again and the files of the earlier
+    processes are deleted.
 
     Args:
         wandb: the keys ``tracker.wandb``. If ``mode`` is online and the server or the key is
@@ -108,7 +98,7 @@ class WandbTracker(Tracker):
         self.active = wandb.mode != "disabled"
         self.start_seconds = wandb.init_timeout + 2 * GRACE_SECONDS
         self.log_seconds, self.finish_seconds = GRACE_SECONDS, UPLOAD_SECONDS + GRACE_SECONDS
-        self._step = self._rows = self._sent = 0
+        self._step = 0
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> None:
@@ -116,27 +106,33 @@ class WandbTracker(Tracker):
         # In a folder that cannot be written, wandb would silently use a temporary one.
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_disk()
+        earlier = [path for path in self._folder.glob("*run-*") if path.is_dir()]
+        unsent = [p for p in earlier if p.match("offline-*") and not any(p.glob("*.synced"))]
+        self._uploaded = earlier != unsent
         try:
-            replaced = self._start_in_mode(run)
+            self._init(run)
         except Exception as error:
-            if self._mode != "online" or isinstance(error, ImportError):
+            if self._mode != "online":
                 raise
             call_with_timeout(self.abort, ABORT_SECONDS)
             self._mode = "offline"
-            replaced = self._start_in_mode(run)
+            self._init(run)
             logger.warning(
                 "wandb did not start online: %s; the run is logged offline: run `wandb login` or "
                 "check the network, then `%s`", reason(error), self._sync_command(),
             )  # fmt: skip
+        if self._mode == "online":
+            logger.info("wandb: %s", self._run.url)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         for row in run.rows:
             self.log(row)
-        for path in replaced:
+        for path in unsent:
             shutil.rmtree(path)
 
     def log(self, row: dict[str, Any]) -> None:
-        if self._step >= self._rows:
+        # What an earlier process sent is there already.
+        if self._step >= self._run.starting_step:
             row = add_mean_ood(row, self._splits)
             self._check_disk()
             self._run.log(row, step=self._step, commit=True)
@@ -149,9 +145,6 @@ class WandbTracker(Tracker):
         finally:
             self._run.finish(exit_code=exit_code)
         self._check_disk()
-        self._rows = max(self._step, self._rows)
-        self._sent = self._rows if self._mode == "online" else self._sent
-        self._record_rows()
 
     def remedy(self) -> str:
         if self._run is not None and self._mode == "online":
@@ -163,54 +156,30 @@ class WandbTracker(Tracker):
         if "wandb" in sys.modules:
             sys.modules["wandb"].teardown(exit_code=1)
 
-    def _start_in_mode(self, run: TrackedRun) -> list[Path]:
-        """Start wandb; return the folders that are deleted once their rows are logged again."""
-        replaced = self._read_rows()
-        self._run = self._init(run)
-        if not Path(self._run.dir).is_relative_to(self._folder):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder))
-        if self._mode == "online":
-            self._rows = max(self._run.starting_step, self._rows)
-            logger.info("wandb: %s", self._run.url)
-        self._record_rows()
-        return replaced
-
-    def _read_rows(self) -> list[Path]:
-        """Set the id and the number of rows that wandb has; return the folders to be replaced."""
-        recorded_state: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            recorded_state = dict(json.loads((self._folder / "rows").read_text()))
-        self._id, self._sent = recorded_state.get("id", token_hex(3)), recorded_state.get("sent", 0)
-        folders = [path for path in self._folder.glob("*run-*") if path.is_dir()]
-        unsent = [p for p in folders if p.match("offline-*") and not any(p.glob("*.synced"))]
-        if self._mode == "online":
-            self._rows = self._sent
-            return unsent
-        # Of uploaded files it is unknown how many rows reached the server: it is another run.
-        self._rows, self._id = 0, self._id if folders == unsent else token_hex(3)
-        return unsent
-
-    def _record_rows(self) -> None:
-        content = json.dumps({"id": self._id, "sent": self._sent})
-        replace_file(self._folder / "rows", content.encode())
-
     def _check_disk(self) -> None:
         """OSError unless wandb's files are there, on a disk with some space left."""
-        place = self._folder if self._run is None else self._wandb_file()
+        place = self._folder if self._run is None else self._run.dir
         if shutil.disk_usage(place).free < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 
-    def _wandb_file(self) -> Path:
-        return Path(self._run.dir).parent / f"run-{self._run.id}.wandb"
-
     def _sync_command(self) -> str:
-        """Return the command that uploads the file; wandb skips online runs unless told
+        """Return the command that uploads the files; wandb skips online runs unless told
         otherwise."""
-        folder = self._wandb_file().parent
-        online = "" if folder.name.startswith("offline-") else "--no-skip-online "
-        return f"wandb sync {online}{shlex.quote(str(folder))}"
+        online = "--no-skip-online " if self._mode == "online" else ""
+        return f"wandb sync {online}{shlex.quote(str(Path(self._run.dir).parent))}"
 
-    def _init(self, run: TrackedRun) -> Any:
+    def _choose_id(self) -> str:
+        """Return the random part of the run's id: as recorded, but offline another one if files
+        were uploaded, as it is unknown how many of their rows reached the server."""
+        file = self._folder / "rows"
+        with suppress(OSError, ValueError, KeyError):
+            if self._mode == "online" or not self._uploaded:
+                return str(json.loads(file.read_text())["id"])
+        chosen = token_hex(3)
+        replace_file(file, json.dumps({"id": chosen}).encode())
+        return chosen
+
+    def _init(self, run: TrackedRun) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         # Without it, wandb keeps a copy of every table in the home folder.
         os.environ["WANDB_DATA_DIR"] = str(self._folder)
@@ -220,9 +189,9 @@ class WandbTracker(Tracker):
         wandb.setup(wandb.Settings(silent=True))
         # Log files of earlier runs in this process; their folders may be gone.
         logging.getLogger("wandb").handlers.clear()
-        return wandb.init(
+        self._run = wandb.init(
             **init_arguments(self._cfg, run),
-            id=f"{run.run_id}-{self._id}",
+            id=f"{run.run_id}-{self._choose_id()}",
             project=self._cfg.project,
             entity=self._cfg.entity,
             dir=str(run.folder),
@@ -242,6 +211,8 @@ class WandbTracker(Tracker):
                 reinit="create_new",
             ),
         )
+        if not Path(self._run.dir).is_relative_to(self._folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder))
 
     def _log_summary(self, summary: dict[str, Any]) -> None:
         import wandb
@@ -249,9 +220,9 @@ class WandbTracker(Tracker):
         row, numbers = closing_row(summary)
         self.log(row)
         self._run.summary.update(numbers)
-        if self._step < self._rows:  # Another process has logged the row of the tables.
-            return
         # Mixed types: a split that does not apply has no numbers.
-        splits = wandb.Table(list(SPLIT_COLUMNS), split_rows(summary), allow_mixed_types=True)
-        lengths = wandb.Table(list(LENGTH_COLUMNS), length_rows(summary))
-        self.log({"step": row["step"], "splits": splits, "lengths": lengths})
+        tables = {
+            name: wandb.Table(list(columns), rows, allow_mixed_types=True)
+            for name, (columns, rows) in closing_tables(summary).items()
+        }
+        self.log({"step": row["step"], **tables})
