@@ -13,7 +13,7 @@ CHAOS  ?= 10
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted test-slurm test-ray test-hydra-next test-wandb test-gpu check format bench cost browser docs leaderboard site test-site findings clean
+.PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted test-slurm test-ray test-hydra-next test-wandb test-gpu check format bench bench-jobs cost browser docs leaderboard site test-site findings clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -105,6 +105,9 @@ format: $(STAMP) ## let ruff rewrite what it can
 BENCH ?= v0.2
 bench: $(STAMP) ## a training step here and at another revision; one setting: BENCH="v0.2 pe=cope"
 	$(BIN)/python -m benchmarks.step $(BENCH)
+
+bench-jobs: $(STAMP) ## what 10,000 jobs of a sweep cost before the first one starts
+	$(BIN)/python -m benchmarks.jobs
 
 cost: $(STAMP) ## what each encoding costs relative to rope, a quarter of an hour; then the pages
 	$(BIN)/python -m benchmarks.encodings

@@ -150,13 +150,13 @@ class Composer:
 
     def base(self, words: list[str]) -> DictConfig:
         """What the words that choose files compose."""
-        chosen = [override for override in parse_words(words) if _chooses_file(override)]
-        for override in chosen:
-            group, name = override.key_or_group, str(override.value())
-            if group in GROUPS and not override.is_delete() and name not in ("None", "null"):
-                check_known(f"unknown {group}={{}}", [name], choices(group, self.config_dir))
-        lines = tuple(override.input_line or "" for override in chosen)
+        # Of ten thousand jobs most choose the same files: only what is new is parsed.
+        lines = tuple(word for word in words if _chooses_file(word))
         if lines not in self.bases:
+            for override in parse_words(list(lines)):
+                group, name = override.key_or_group, str(override.value())
+                if group in GROUPS and not override.is_delete() and name not in ("None", "null"):
+                    check_known(f"unknown {group}={{}}", [name], choices(group, self.config_dir))
             self.bases[lines] = self.compose(lines)
         return self.bases[lines]
 
@@ -171,7 +171,7 @@ class Composer:
         cfg = deepcopy(self.base(words))
         keys = keys_of(OmegaConf.to_container(cfg, resolve=False))
         for override in parse_words(words):
-            if not _chooses_file(override):
+            if not _chooses_file(override.input_line or ""):
                 _set(cfg, override, keys)
         with open_dict(cfg.hydra):
             cfg.hydra.overrides.task = words
@@ -233,8 +233,8 @@ def _combinations(overrides: Iterable[Override]) -> Iterator[list[str]]:
     return map(list, product(*values))
 
 
-def _chooses_file(override: Override) -> bool:
-    key = override.key_or_group
+def _chooses_file(word: str) -> bool:
+    key = word.lstrip("+~").partition("=")[0].partition("@")[0]
     return key in GROUPS or "/" in key or key.startswith("hydra.")
 
 
