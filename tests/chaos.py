@@ -120,7 +120,7 @@ def kill_workers(cwd: Path, rng: random.Random, done: threading.Event) -> int:
 
 def disturb_workers(runs: int, launcher: str, seed: int, place: Path) -> int:
     """A sweep whose workers are killed has the numbers of one process; how many were killed."""
-    words = ["-m", *tiny(*SMALL, "pe=none,rope", f"seed=range(0,{runs // 2})", "train.steps=20")]
+    words = ["-m", *tiny(*SMALL, "pe=none,rope", f"seed=range(0,{runs // 2})")]
     program = [sys.executable, "-m", "pe_lab"]
     cwd, alone = place / "workers", place / "alone"
     for folder in (cwd, alone):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from program import Here, assert_refused, succeeded, tiny
+from program import Here, assert_refused, succeeded, the_run, tiny
 
 from pe_lab.core.errors import RunError
 from pe_lab.store.run_folder import RunFolder, State, run_folders
@@ -99,3 +99,14 @@ def test_runs_lists_hash_setting_state_age_and_size(here: Here, runs: list[Path]
     (row,) = shown["rows"]
     assert row["bytes"] == sum(path.stat().st_size for path in runs[2].iterdir())
     assert here("runs", "pe=rope", "format=csv").out.startswith("path,task,pe,seed,hash,")
+
+
+def test_a_run_may_keep_its_numbers_alone(here: Here, tmp_path: Path) -> None:
+    succeeded(here(*tiny("keep_checkpoint=false", "train.steps=3")))
+    folder = the_run(tmp_path / "runs")
+    assert not (folder / "checkpoint.pt").exists()
+    assert len([*folder.iterdir()]) + len([*folder.parent.glob(".*.lock")]) <= 8
+    succeeded(here("runs", "check=true"))
+    assert_refused(here("eval", f"run={folder}", "lengths=8"), "kept no weights")
+    # The identity is that of a run that keeps them.
+    assert "is finished already" in succeeded(here(*tiny("train.steps=3"))).out

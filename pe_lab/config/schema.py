@@ -130,6 +130,7 @@ class Config:
     device: Literal["auto", "cpu", "cuda"]
     threads: PositiveInt | Literal["auto"]
     deterministic: bool
+    keep_checkpoint: bool = True
     force: bool
     debug: bool
     names: dict[str, str] = field(default_factory=dict)

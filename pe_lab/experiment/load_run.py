@@ -90,6 +90,8 @@ def load(path: str | Path) -> LoadedRun:
     summary = read_summary(folder)
     planned = rebuild_plan(folder, summary)
     digest = summary["digests"].get("checkpoint.pt")
+    if digest is None:
+        raise UsageError(f"{path} kept no weights (keep_checkpoint=false): make it with force=true")
     state = checkpoint.load(folder.checkpoint, digest)
     model = planned.model()
     try:

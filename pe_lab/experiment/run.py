@@ -189,6 +189,8 @@ def _train_and_measure(
         result = summarize(trainer, overrides)
         folder.set_status("finished", trainer.step, config.train.steps)
         folder.write("summary.json", seal_object(result))
+        if not plan.config.keep_checkpoint:
+            folder.checkpoint.unlink()
         summary = result
     finally:
         tracking.finish(summary, exit_code=int(summary is None))
@@ -255,13 +257,15 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
     }
     resolved = dict(plan.resolved)
     names = resolved.pop("names")
+    kept = plan.config.keep_checkpoint
+    weights = {"checkpoint.pt": trainer.checkpoint_digest} if kept else {}
     return {
         "task": names["task"],
         "pe": names["pe"],
         "seed": plan.config.seed,
         "run_id": folder.run_id,
         "identity": folder.identity,
-        "digests": {"checkpoint.pt": trainer.checkpoint_digest, **folder.digests()},
+        "digests": folder.digests() | weights,
         "steps": trainer.step,
         "names": names,
         "overrides": overrides,

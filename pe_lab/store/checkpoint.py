@@ -62,7 +62,7 @@ def check_digests(folder: RunFolder) -> None:
     folder.status()
     for name in digests.keys() - {"checkpoint.pt"}:
         folder.parse_digested(name, bytes)
-    if digests or folder.checkpoint.exists():
+    if "checkpoint.pt" in digests or folder.checkpoint.exists():
         load(folder.checkpoint, digests.get("checkpoint.pt"))
     for name in ("evaluations.jsonl", "why.jsonl"):
         folder.record(name, f"remove {name}, and measure again")

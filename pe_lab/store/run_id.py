@@ -19,7 +19,7 @@ ROUNDING = ("device", "threads", "deterministic", "eval.batch_tokens")
 EXCLUDED = frozenset(
     {
         *ROUNDING,
-        *("tracker", "runs_dir", "force", "debug", "names"),
+        *("tracker", "runs_dir", "keep_checkpoint", "force", "debug", "names"),
         *("train.checkpoint_every", "train.log_every"),
     }
 )
