@@ -15,7 +15,7 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 622, "cli": 1187, "config": 354, "core": 718, "evaluate": 326, "experiment": 692,
+    "check": 622, "cli": 1187, "config": 354, "core": 718, "evaluate": 326, "experiment": 698,
     "explain": 1042, "hf": 254, "kernels": 370, "models": 1450, "nn.py": 135, "pe": 2374,
     "report": 460, "results": 1067, "store": 282, "suite": 936, "sweeps": 479, "train": 617,
 }  # fmt: skip
