@@ -87,7 +87,7 @@ def run(names: Sequence[str]) -> None:
     """Run the sweeps of these findings, and keep their runs."""
     findings = {name: WRITTEN["findings"][name] for name in names}
     for line in [line for finding in findings.values() for line in finding["runs"]]:
-        words = ["-m", *shlex.split(line), "hydra/launcher=joblib", f"runs_dir={RUNS}"]
+        words = ["-m", *shlex.split(line), f"runs_dir={RUNS}"]
         command = [sys.executable, "-m", "pe_lab", *words, "tracker.wandb.mode=disabled"]
         subprocess.run(command, cwd=facts.ROOT, check=True)
     keep(RUNS, findings.values(), shipped_findings())
