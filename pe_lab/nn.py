@@ -21,10 +21,12 @@ from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import refuse_where
 from pe_lab.train.encodings import build_encodings, use_kernels
 
 TRAIN_LEN = 1024
 """The default training length of ``MultiHeadAttention``."""
+CACHE_IS_CAUSAL = "a key cache needs causal attention: set causal=True"
 
 
 def encoding(pe: str | type, **sizes_and_keys: Any) -> PositionalEncoding:
@@ -136,32 +138,43 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         cfg = _config(d_model=d_model, n_heads=n_heads, dropout=dropout)
-        self.causal = causal
+        self.causal, is_made = causal, isinstance(pe, PositionalEncoding)
+        lengths = {"train_len": train_len, "max_len": max_len}
+        fixed = [*keys, *(key for key, value in lengths.items() if value is not None)]
         if not isinstance(pe, PositionalEncoding):
-            sizes = {"d_model": d_model, "n_heads": n_heads, "max_len": max_len}
-            trained = TRAIN_LEN if train_len is None else train_len
-            made = encoding(pe, train_len=trained, **sizes, **keys)
-            pe = pe if isinstance(pe, str) else pe.__name__
-            _refuse_at_input(made, pe)
+            lengths["train_len"] = TRAIN_LEN if train_len is None else train_len
+            made = encoding(pe, d_model=d_model, n_heads=n_heads, **lengths, **keys)
+            name = pe if isinstance(pe, str) else pe.__name__
         else:
-            made, pe = pe, type(pe).__name__
-            lengths = {"train_len": train_len, "max_len": max_len}
-            fixed = [*keys, *(key for key, value in lengths.items() if value is not None)]
-            if fixed:
-                raise UsageError(
-                    f"{fixed[0]} cannot be set for an encoding that is made already: "
-                    "set it in pe_lab.nn.encodings, or give a name"
-                )
-        if made.carries:
-            raise UsageError(
-                f"pe={pe} carries a state from layer to layer, which a single layer has not: use "
-                "it in a whole model (pe-lab, pe_lab.hf), or choose another encoding"
-            )
-        if not causal and not both_ways(made):
-            raise UsageError(
-                f"pe={pe} is defined for causal attention only: set causal=True, or choose "
-                "another encoding (alibi, rope, ..)"
-            )
+            made, name = pe, type(pe).__name__
+        refuse_where(
+            (
+                is_made and bool(fixed),
+                f"{', '.join(fixed)} cannot be set for an encoding that is made already: set it in "
+                "pe_lab.nn.encodings, or give a name",
+            ),
+            (
+                not is_made and "embed" in made.hooks(),
+                f"pe={name} changes the token embeddings, not attention: call pe_lab.nn.encoding"
+                f'("{name}", ..).embed(x, tokens, positions), and give pe="none" here',
+            ),
+            (
+                not is_made and "block_input" in made.hooks(),
+                f"pe={name} also changes the input of the block, before its residual: call "
+                "encoding.block_input(x, positions) there, and give the encoding itself as pe=",
+            ),
+            (
+                made.carries,
+                f"pe={name} carries a state from layer to layer, which a single layer has not: use "
+                "it in a whole model (pe-lab, pe_lab.hf), or choose another encoding",
+            ),
+            (
+                not causal and not both_ways(made),
+                f"pe={name} is defined for causal attention only: set causal=True, or choose "
+                "another encoding (alibi, rope, ..)",
+            ),
+            error=UsageError,
+        )
         if causal:
             self.attention: Any = attention.MultiHeadAttention(cfg, made)
         else:
@@ -180,13 +193,9 @@ class MultiHeadAttention(nn.Module):
 
     def empty_cache(self) -> LayerCache:
         """The key cache to start decoding a batch with, under ``torch.no_grad``."""
-        self._refuse_cache()
+        refuse_where((not self.causal, CACHE_IS_CAUSAL), error=UsageError)
         refuse_whole_sequence([self.encoding])
         return LayerCache()
-
-    def _refuse_cache(self) -> None:
-        if not self.causal:
-            raise UsageError("a key cache needs causal attention: set causal=True")
 
     def forward(
         self,
@@ -206,18 +215,21 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask: (B, S), True for padding, as in PyTorch. Causal attention takes none:
                 pad at the end, where earlier tokens do not look.
         """
-        if self.causal and key_padding_mask is not None:
-            raise UsageError(
+        dtype = self.attention.out.weight.dtype
+        refuse_where(
+            (
+                self.causal and key_padding_mask is not None,
                 "key_padding_mask is not allowed in causal attention: pad at the end and leave "
-                "padding out of the loss"
-            )
-        if cache is not None:
-            self._refuse_cache()
-        if (dtype := self.attention.out.weight.dtype).itemsize < 4:
-            raise UsageError(
+                "padding out of the loss",
+            ),
+            (cache is not None and not self.causal, CACHE_IS_CAUSAL),
+            (
+                dtype.itemsize < 4,
                 f"weights in {dtype} are not supported: keep them in float32, and run the model "
-                f"under torch.autocast for half precision"
-            )
+                "under torch.autocast for half precision",
+            ),
+            error=UsageError,
+        )
         pos_BS = self._positions(x_BTE, positions, cache)
         if self.causal:
             return self.attention(x_BTE, pos_BS, None, cache)[0]
@@ -234,36 +246,25 @@ class MultiHeadAttention(nn.Module):
             self.encoding.refuse_range(0, s - 1)
             return torch.arange(s, device=x_BTE.device)[None]
         pos_BS = positions[None] if positions.dim() == 1 else positions
-        if pos_BS.shape[1] != s:
-            raise UsageError(
+        reads = self.encoding.reads_positions
+        is_rounded = reads is int and pos_BS.is_floating_point()
+        in_order = reads is not None and self.causal and not self.encoding.any_order
+        refuse_where(
+            (
+                pos_BS.shape[1] != s,
                 f"there are positions of {pos_BS.shape[1]} tokens and {s} tokens, cached ones "
-                "included: give one for each"
-            )
-        if self.encoding.reads_positions:
-            pos_BS = self._readable(pos_BS)
+                "included: give one for each",
+            ),
+            (
+                is_rounded and bool((pos_BS.long() != pos_BS).any()),
+                "this encoding looks positions up: give whole numbers",
+            ),
+            (
+                in_order and bool((pos_BS.diff(dim=1) < 0).any()),
+                "this encoding reads distances: give positions that do not fall",
+            ),
+            error=UsageError,
+        )
+        pos_BS = pos_BS.long() if is_rounded else pos_BS
         self.encoding.refuse_positions(pos_BS)
         return pos_BS
-
-    def _readable(self, pos_BS: Tensor) -> Tensor:
-        """Positions as the encoding reads them; UsageError for those that it cannot read."""
-        if self.encoding.reads_positions is int and pos_BS.is_floating_point():
-            if bool((pos_BS.long() != pos_BS).any()):
-                raise UsageError("this encoding looks positions up: give whole numbers")
-            pos_BS = pos_BS.long()
-        if self.causal and not self.encoding.any_order and bool((pos_BS.diff(dim=1) < 0).any()):
-            raise UsageError("this encoding reads distances: give positions that do not fall")
-        return pos_BS
-
-
-def _refuse_at_input(encoding: PositionalEncoding, pe: str) -> None:
-    hooks = encoding.hooks()
-    if "embed" in hooks:
-        raise UsageError(
-            f"pe={pe} changes the token embeddings, not attention: call "
-            f'pe_lab.nn.encoding("{pe}", ..).embed(x, tokens, positions), and give pe="none" here'
-        )
-    if "block_input" in hooks:
-        raise UsageError(
-            f"pe={pe} also changes the input of the block, before its residual: call "
-            "encoding.block_input(x, positions) there, and give the encoding itself as pe="
-        )

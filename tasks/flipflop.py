@@ -7,9 +7,8 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field
 
-from pe_lab.core.batch import SUFFIX
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.core.task import TRAIN, Batch, Bools, Ints, Probability, Task
+from pe_lab.core.task import SUFFIX, TRAIN, Batch, Bools, Ints, Probability, Task
 from pe_lab.tasks.flipflop_text import ALPHABET, FlipFlopText
 
 WRITE, READ, IGNORE, ZERO, ONE = range(len(ALPHABET))

@@ -13,11 +13,10 @@ from pe_lab.check.base import (
     require,
     try_keys,
 )
-from pe_lab.core.batch import encode_sequences
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch, Task
+from pe_lab.core.task import Batch, Task, encode_sequences
 from pe_lab.train.batches import TrainData, evaluation_set
 from pe_lab.train.plan import build_task
 

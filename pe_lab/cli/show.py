@@ -31,14 +31,13 @@ from pe_lab import __version__
 from pe_lab.cli.train import checked
 from pe_lab.config.compose import GROUPS
 from pe_lab.config.schema import CONFIG_KEYS, Config
-from pe_lab.core.batch import FORMAT, SUFFIX, encode_sequences
 from pe_lab.core.config_dir import CHOICES, choices
 from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, check_known, did_you_mean, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.core.task import TRAIN, Batch, Task
+from pe_lab.core.task import FORMAT, SUFFIX, TRAIN, Batch, Task, encode_sequences
 
 SEQUENCES, TRAINED = 3, 1000
 """Sequences shown, and sequences of split=train in a file, where n is not given."""

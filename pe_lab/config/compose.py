@@ -251,14 +251,6 @@ def to_hydra(words: Iterable[str]) -> list[str]:
     return done
 
 
-def as_typed(words: Iterable[str]) -> list[str]:
-    """The inverse of ``to_hydra``."""
-    deleted = {f"~{key}" for key in MAPPINGS}
-    kept = [word for word in words if word not in deleted]
-    added = re.compile(rf"^\+\+(?={'|'.join(MAPPINGS)})")
-    return [added.sub("", re.sub(r"^\+\+seed_(init|data)=", r"seed.\1=", word)) for word in kept]
-
-
 def keys_of(config: Any, prefix: str = "") -> list[str]:
     """The dotted keys of all values but mappings, without Hydra's own."""
     keys = []

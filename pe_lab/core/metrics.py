@@ -154,6 +154,8 @@ TABLED = tuple(metric.name for metric in METRICS if not metric.closing_only)
 """In tables of splits, in this order."""
 CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "count")
 """Those that training changes."""
+SHARES = {"accuracy", *GENERATED, *(metric.name for metric in METRICS if metric.unit == "share")}
+"""Those that are shown in %; ``accuracy`` is 1 - error."""
 CHARTED = tuple(metric for metric in METRICS if metric.charted)
 
 
@@ -163,14 +165,6 @@ def metric_of(name: str) -> Metric | None:
     return next((metric for metric in METRICS if metric.name == name), None)
 
 
-def is_share(name: str) -> bool:
-    """Whether a metric is shown in %; with generated answers and ``accuracy`` (1 - error)."""
-    metric = metric_of(name)
-    return name == "accuracy" or (metric is not None and metric.unit == "share")
-
-
-DEFAULT_THRESHOLD = 0.05
-"""Of splits that no suite names."""
 SUITE_V1 = {
     **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
     **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),
@@ -178,20 +172,17 @@ SUITE_V1 = {
 """(task, split) -> threshold of a task that the later suites change or leave out."""
 
 
-def threshold(task: str, split: str) -> float:
-    """Return the largest error on a split of a task that counts as learned or generalised."""
-    return _thresholds().get((task, split), DEFAULT_THRESHOLD)
-
-
 @cache
-def _thresholds() -> Mapping[tuple[str, str], float]:
-    limits = {}
+def threshold(task: str, split: str) -> float:
+    """Return the largest error on a split of a task that counts as learned or generalised: that of
+    the suites, 0.05 where they do not name the split."""
+    limit = 0.05
     for suite in suite_files().values():
         for of_task in suite["tasks"].values():
-            task = next(word[5:] for word in of_task["words"] if word.startswith("task="))
-            limits[task, "in_domain"] = of_task["fits"]
-            limits |= {(task, split): limit for split, limit in of_task["generalises"].items()}
-    return limits | SUITE_V1
+            if f"task={task}" in of_task["words"]:
+                limits = {IN_DOMAIN: of_task["fits"], **of_task["generalises"]}
+                limit = limits.get(split, limit)
+    return SUITE_V1.get((task, split), limit)
 
 
 @cache

@@ -1,27 +1,165 @@
-"""A task: one rule, its vocabulary, a training distribution and named splits that change it.
+"""A task: one rule, its vocabulary, a training distribution and named splits that change it. Its
+sequences as a model reads them, in memory and in a file.
 
 Shape letters: N sequences, T tokens the model reads.
+
+A file is JSON Lines. Its first line is a header, which makes the file again: ``pe_lab_data`` (the
+version of the format), ``vocab``, ``in_order`` (whether the sequences are the batches of a run,
+one after another) and the keys of the task. Each further line is a sequence:
+
+    {"words": "a b | b a", "tokens": [0, 1, 9, 1, 0], "targets": [1, 9, 1, 0, 8], "scored": [2, 3],
+     "length": 5, "tags": {"depth": [..]}, "positions": {"row": [..]}}
+
+``words`` are for the reader; ``scored`` are places, from 0; ``length`` is there where the task has
+it. What is written is read back equal.
 """
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
+import orjson
 from pydantic import Field, PositiveInt
 
-from pe_lab.core.batch import Batch as Batch
-from pe_lab.core.batch import Bools as Bools
-from pe_lab.core.batch import FromFile, read_sequences
-from pe_lab.core.batch import Ints as Ints
-from pe_lab.core.errors import did_you_mean, reason
+from pe_lab.core.errors import check_known, reason
 from pe_lab.core.metrics import IN_DOMAIN, OOD
 
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+SUFFIX = ".jsonl"
+FORMAT = 2
+"""Version of the format."""
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """N sequences. The model reads ``tokens`` and predicts ``targets[:, t]`` at position t.
+
+    ``scored`` marks the targets that are measured. Shorter sequences are padded on the right:
+    ``lengths`` has the number of real positions (None: T for all). ``tags`` hold an integer per
+    position by which errors are broken down (brackets: distance, depth). ``positions`` hold the
+    position ids of each axis of ``Task.position_axes``, (N, T); 0: the token has none. ``in_order``
+    says that they are training batches, one after another, and not a set to be shuffled.
+    """
+
+    tokens: Ints
+    targets: Ints
+    scored: Bools
+    lengths: Ints | None = None
+    tags: Mapping[str, Ints] = field(default_factory=dict)
+    positions: Mapping[str, Ints] = field(default_factory=dict)
+    in_order: bool = False
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: Ints | slice) -> "Batch":
+        """A batch of these rows."""
+        return replace(
+            self,
+            tokens=self.tokens[rows],
+            targets=self.targets[rows],
+            scored=self.scored[rows],
+            lengths=None if self.lengths is None else self.lengths[rows],
+            tags={name: tag[rows] for name, tag in self.tags.items()},
+            positions={axis: ids[rows] for axis, ids in self.positions.items()},
+            in_order=False,
+        )
+
+    def real(self) -> Bools:
+        """True where a position is not padding."""
+        n, t = self.tokens.shape
+        if self.lengths is None:
+            return np.ones((n, t), dtype=bool)
+        return np.arange(t)[None, :] < self.lengths[:, None]
+
+    def loss_mask(self, loss_on: str) -> Bools:
+        """The positions of the loss: those that are ``scored``, or ``all`` that are not padding."""
+        return self.scored if loss_on == "scored" else self.real()
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """The sequences of a file, its header, and its size and SHA-256 as ``digest``."""
+
+    header: Mapping[str, Any]
+    batch: Batch
+    digest: str
+
+
+def encode_sequences(header: Mapping[str, Any], batch: Batch) -> bytes:
+    """The content of a file."""
+    lines: list[dict[str, Any]] = [dict(header)]
+    for row, tokens in enumerate(batch.tokens.tolist()):
+        length = len(tokens) if batch.lengths is None else int(batch.lengths[row])
+        line = {
+            "words": " ".join(header["vocab"][token] for token in tokens[:length]),
+            "tokens": tokens,
+            "targets": batch.targets[row].tolist(),
+            "scored": np.flatnonzero(batch.scored[row]).tolist(),
+        }
+        if batch.lengths is not None:
+            line["length"] = length
+        for kind, arrays in (("tags", batch.tags), ("positions", batch.positions)):
+            line |= {kind: {name: values[row].tolist() for name, values in arrays.items()}}
+        lines.append(line)
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+
+
+def read_sequences(key: str, path: str) -> FromFile:
+    """Read the sequences of a file.
+
+    Args:
+        key: the configuration key that names it.
+
+    Raises:
+        ValueError: it cannot be read, or is not of the form.
+    """
+    try:
+        content = Path(path).read_bytes()
+        header, *rows = [orjson.loads(line) for line in content.splitlines()]
+        batch = _batch_of(header, rows)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{key}: {path} is not a file of pe-lab show ({reason(error)}): write it again, or "
+            "correct it"
+        ) from None
+    digest = f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
+    return FromFile(header, batch, digest)
+
+
+def _batch_of(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Batch:
+    """The sequences of a file; ValueError where their sizes or tokens do not fit."""
+    if header["pe_lab_data"] != FORMAT:
+        raise ValueError(f"its format is {header['pe_lab_data']}, this program reads {FORMAT}")
+    tokens, targets = (_integers([row[key] for row in rows]) for key in ("tokens", "targets"))
+    scored = np.zeros(tokens.shape, dtype=bool)
+    for number, row in enumerate(rows):
+        scored[number, row["scored"]] = True
+    lengths = _integers([row["length"] for row in rows]) if "length" in rows[0] else None
+    words = np.stack([tokens, targets])
+    if words.min() < 0 or words.max() >= len(header["vocab"]):
+        raise ValueError(f"a token is outside of the vocabulary of {len(header['vocab'])} words")
+    tags, positions = (
+        {name: _integers([row[kind][name] for row in rows]) for name in rows[0].get(kind, {})}
+        for kind in ("tags", "positions")
+    )
+    return Batch(tokens, targets, scored, lengths, tags, positions, bool(header["in_order"]))
+
+
+def _integers(rows: Sequence[Any]) -> Ints:
+    """The rows as an array; TypeError where they are ragged or not whole numbers."""
+    return np.array(rows).astype(np.int64, casting="safe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +197,7 @@ class Task(ABC):
             if fixed := self.fixed & changes.keys():
                 raise ValueError(f"split {name} cannot change {', '.join(sorted(fixed))}")
         names = [TRAIN, IN_DOMAIN, *self.splits]
-        for name in self.files:
-            if name not in names:
-                raise ValueError(f"task.files.{name} is not a split: {did_you_mean(name, names)}")
+        check_known("task.files.{} is not a split", self.files, names)
 
     def refuse_above(self, low: str, high: str) -> None:
         """ValueError where the value of one key is above that of another."""

@@ -17,9 +17,9 @@ from pe_lab.core.errors import Interrupted, MachineError, RunError, UsageError, 
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
+    SHARES,
     compute_metrics,
     generated_metrics,
-    is_share,
     metric_name,
     metric_prefix,
 )
@@ -303,7 +303,7 @@ def _cell(metrics: dict[str, Any], prefix: str, name: str) -> str:
     value = metrics.get(f"{prefix}/{name}")
     if name == "error_low":
         return f"{percent(value)} .. {percent(metrics[f'{prefix}/error_high'])}"
-    if is_share(name):
+    if name in SHARES:
         return percent(value)
     if value is None:
         return "not finite"

@@ -60,11 +60,15 @@ def look_up(pos_BS: Tensor, table_RE: Tensor) -> Tensor:
         ) from None
 
 
-def refuse_where(*cases: tuple[bool, str]) -> None:
-    """ValueError with the sentence of the first case that is true: keys that do not fit."""
-    for is_refused, reason in cases:
-        if is_refused:
-            raise ValueError(reason)
+def first_true(*cases: tuple[bool, str | None]) -> str | None:
+    """The sentence of the first case that is true; None if there is no such case."""
+    return next((sentence for is_true, sentence in cases if is_true), None)
+
+
+def refuse_where(*cases: tuple[bool, str], error: type[Exception] = ValueError) -> None:
+    """An error with the sentence of the first case that is true: keys that do not fit."""
+    if (sentence := first_true(*cases)) is not None:
+        raise error(sentence)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import polars as pl
 
 from pe_lab.core.console import percent
 from pe_lab.core.errors import check_known, counted
-from pe_lab.core.metrics import IN_DOMAIN, OOD, is_share
+from pe_lab.core.metrics import IN_DOMAIN, OOD, SHARES
 from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.format import Format, Table
 from pe_lab.results.groups import SETTING, Names
@@ -112,7 +112,7 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     formats: dict[str, Format] = {**dict.fromkeys(words, str), "n": str}
     formats |= {} if consecutive else {"seeds": seeds_text}
     write = partial(cell_text, metric=layout.metric)
-    unit = " in %" if is_share(layout.metric) else ""
+    unit = " in %" if layout.metric in SHARES else ""
     shared = names.shared.get(part["task"][0]) if "setting" in by else None
     return Table(
         wide,
@@ -154,7 +154,7 @@ def cell_text(cell: dict[str, Any], metric: str) -> str:
     if cell["rated"]:
         return f"{cell['k']}/{cell['n']} {percent(cell['median'])}"
     mean, sd, digits = cell["mean"], cell["sd"], 3
-    if is_share(metric):
+    if metric in SHARES:
         # As many digits for both as the mean needs: 0.03 is not 0.
         digits = 2 if 0 < mean < 0.1 else 1
         mean, sd = 100 * mean, None if sd is None else 100 * sd

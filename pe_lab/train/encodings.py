@@ -16,6 +16,7 @@ from pe_lab.core.rng import torch_seed
 from pe_lab.core.validation import check_section
 from pe_lab.models.config import ModelConfig
 from pe_lab.pe.base import Dims, PositionalEncoding, make_encoding
+from pe_lab.pe.functional import first_true
 from pe_lab.pe.none import NoPE
 from pe_lab.pe.positions import Positions
 
@@ -85,17 +86,24 @@ def reason_to_refuse(
 ) -> str | None:
     """Why an encoding cannot be used with this model or these positions: the end of a sentence that
     begins with pe=NAME. None if it can be used."""
-    if model_config.restarts_positions and not positions.increasing:
-        return "is not possible: this model restarts positions, and these do not only increase"
-    if reason := model_config.refuses(encoding):
-        return reason
-    if encoding.reads_positions is None:
-        return None
-    if len(positions.axes) not in (0, encoding.axes):
-        n = len(positions.axes)
-        return f"reads {encoding.axes} id of a token, and these positions give {n}"
-    if not positions.whole and encoding.reads_positions is not float:
-        return "looks positions up or counts them, and these positions are fractions"
-    if not positions.increasing and not encoding.any_order:
-        return "needs increasing positions, and these fall and repeat"
-    return None
+    reads, falls, n = encoding.reads_positions, not positions.increasing, len(positions.axes)
+    why = model_config.refuses(encoding)
+    return first_true(
+        (
+            model_config.restarts_positions and falls,
+            "is not possible: this model restarts positions, and these do not only increase",
+        ),
+        (why is not None, why),
+        (
+            reads is not None and n not in (0, encoding.axes),
+            f"reads {encoding.axes} id of a token, and these positions give {n}",
+        ),
+        (
+            reads is int and not positions.whole,
+            "looks positions up or counts them, and these positions are fractions",
+        ),
+        (
+            reads is not None and falls and not encoding.any_order,
+            "needs increasing positions, and these fall and repeat",
+        ),
+    )

@@ -1,9 +1,10 @@
 """Makes a plan from a configuration, and finds every error that can be found before any work."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from pe_lab.core.validation import instantiate
 from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.functional import refuse_where
 from pe_lab.pe.positions import Positions
+from pe_lab.store.run_folder import RunFolder, is_run, match_runs
+from pe_lab.store.run_id import drop_seed, identity
 from pe_lab.train.batches import BATCHES_A_DRAW, check_memory
 from pe_lab.train.encodings import (
     initial_encodings,
@@ -27,7 +31,8 @@ from pe_lab.train.encodings import (
     seed_of_weights,
     use_kernels,
 )
-from pe_lab.train.origin import resolve_origin
+
+RECORDED = re.compile(r"(.+/seed\d+-[0-9a-f]{8})@[0-9a-f]{8}")
 
 
 def count_sequences(most: int, length: int, train_len: int) -> int:
@@ -122,9 +127,7 @@ def plan(config: Config) -> Plan:
         if reason := reason_to_refuse(model_config, encoding, positions):
             raise UsageError(f"pe={config.names.get('pe')} {reason}")
     too_long = find_too_long(config, limits, encodings)
-    check_lengths(config, task, encodings)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
+    check_keys(config, task, encodings)
     groups: dict[str, list[Any]] = {
         "model": [model_config],
         "positions": [positions],
@@ -137,6 +140,46 @@ def plan(config: Config) -> Plan:
         null_values=find_null_values(to_dict(config), groups),
         origin=origin,
     )  # fmt: skip
+
+
+def resolve_origin(config: Config) -> tuple[Config, Path | None]:
+    """Return the configuration with ``train.from``, the finished run whose weights a run begins
+    with, as it is recorded, and the folder of that run.
+
+    Recorded is ``flipflop/rope/seed0-0123abcd@89abcdef``: the run, and the identity that it shares
+    with its other seeds.
+
+    Raises:
+        UsageError: it names no finished run, or several.
+    """
+    name = config.train.from_run
+    if name is None:
+        return config, None
+    if recorded := RECORDED.fullmatch(name):
+        return config, Path(config.runs_dir) / recorded[1]
+    given = Path(name)
+    by_path = given.is_dir() and is_run(given)
+    paths = [given] if by_path else match_runs(name, Path(config.runs_dir))
+    summaries = {path: RunFolder(path).summary() for path in paths if ".replaced-" not in path.name}
+    finished = {path: summary for path, summary in summaries.items() if summary}
+    # The same command names the same run when the run that it made has that name too.
+    names = {"/".join(path.parts[-3:]) for path in finished}
+    oldest = [
+        path
+        for path, summary in finished.items()
+        if str(summary["config"]["train"].get("from")).partition("@")[0] not in names
+    ]
+    if len(oldest) != 1:
+        listed = ", ".join("/".join(path.parts[-3:]) for path in paths[:6]) or "none"
+        raise UsageError(
+            f"train.from={name} names {len(oldest)} finished runs below runs_dir="
+            f"{config.runs_dir} ({listed}): give one, pe-lab runs lists them"
+        )
+    summary = finished[oldest[0]]
+    shared = identity(drop_seed(summary["config"]), summary.get("contents"))
+    folder = f"{summary['task']}/{summary['pe']}/seed{summary['seed']}-{summary['identity']}"
+    train = replace(config.train, from_run=f"{folder}@{shared}")  # type: ignore[type-var]
+    return replace(config, train=train), oldest[0]  # type: ignore[type-var]
 
 
 @contextmanager
@@ -164,19 +207,32 @@ def build_task(section: Mapping[str, Any]) -> Task:
     return task
 
 
-def check_lengths(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
-    """Refuses a length that the task does not follow, and answers that cannot be generated."""
+def check_keys(config: Config, task: Task, encodings: list[PositionalEncoding]) -> None:
+    """Refuses a length that the task does not follow, answers that cannot be generated, and a GPU
+    that is not there."""
     length, n_tokens = config.train.length, task.split(TRAIN).n_tokens
-    if length not in (None, n_tokens):
-        raise UsageError(
+    refuse_where(
+        (
+            length not in (None, n_tokens),
             f"train.length={length} does not set the length of this task, whose training "
-            f"sequences have {n_tokens} tokens: leave it null, and set task.*"
-        )
-    whole = any(encoding.whole_sequence for encoding in encodings)
-    if config.eval.generate and (whole or not task.generates):
-        reason = "the encoding reads the length of the whole sequence"
-        reason = reason if task.generates else "this task's answers are not one run at the end"
-        raise UsageError(f"eval.generate=true is not possible, {reason}: set it to false")
+            f"sequences have {n_tokens} tokens: leave it null, and set task.*",
+        ),
+        (
+            config.eval.generate and not task.generates,
+            "eval.generate=true is not possible, this task's answers are not one run at the end: "
+            "set it to false",
+        ),
+        (
+            config.eval.generate and any(encoding.whole_sequence for encoding in encodings),
+            "eval.generate=true is not possible, the encoding reads the length of the whole "
+            "sequence: set it to false",
+        ),
+        (
+            config.device == "cuda" and not torch.cuda.is_available(),
+            "device=cuda is not allowed: there is no GPU here; set device=auto",
+        ),
+        error=UsageError,
+    )
 
 
 def find_too_long(

@@ -10,9 +10,8 @@ import pytest
 
 from pe_lab.check.base import NotClaimedError
 from pe_lab.check.tasks import CHECKS as OF_A_TASK
-from pe_lab.core.batch import FORMAT, encode_sequences
 from pe_lab.core.rng import generator
-from pe_lab.core.task import Batch
+from pe_lab.core.task import FORMAT, Batch, encode_sequences
 
 ROOT = Path(__file__).parents[2]
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
