@@ -150,8 +150,7 @@ class MultiHeadAttention(nn.Module):
         refuse_where(
             (
                 is_made and bool(fixed),
-                f"{', '.join(fixed)} cannot be set for an encoding that is made already: set it in "
-                "pe_lab.nn.encodings, or give a name",
+                f"{', '.join(fixed)} cannot be set for an encoding that is made: set it there",
             ),
             (
                 not is_made and "embed" in made.hooks(),
