@@ -21,7 +21,7 @@ from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
-from pe_lab.pe.functional import refuse_where
+from pe_lab.pe.functional import first_true, refuse_where
 from pe_lab.train.encodings import build_encodings, use_kernels
 
 TRAIN_LEN = 1024
@@ -138,42 +138,22 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         cfg = _config(d_model=d_model, n_heads=n_heads, dropout=dropout)
-        self.causal, is_made = causal, isinstance(pe, PositionalEncoding)
+        self.causal = causal
         lengths = {"train_len": train_len, "max_len": max_len}
-        fixed = [*keys, *(key for key, value in lengths.items() if value is not None)]
-        if not isinstance(pe, PositionalEncoding):
+        if is_made := isinstance(pe, PositionalEncoding):
+            made, name = pe, type(pe).__name__
+            fixed = [*keys, *(key for key, value in lengths.items() if value is not None)]
+            if fixed:
+                raise UsageError(
+                    f"{fixed[0]} cannot be set for an encoding that is made already: "
+                    "set it in pe_lab.nn.encodings, or give a name"
+                )
+        else:
             lengths["train_len"] = TRAIN_LEN if train_len is None else train_len
             made = encoding(pe, d_model=d_model, n_heads=n_heads, **lengths, **keys)
             name = pe if isinstance(pe, str) else pe.__name__
-        else:
-            made, name = pe, type(pe).__name__
-        refuse_where(
-            (
-                is_made and bool(fixed),
-                f"{', '.join(fixed)} cannot be set for an encoding that is made: set it there",
-            ),
-            (
-                not is_made and "embed" in made.hooks(),
-                f"pe={name} changes the token embeddings, not attention: call pe_lab.nn.encoding"
-                f'("{name}", ..).embed(x, tokens, positions), and give pe="none" here',
-            ),
-            (
-                not is_made and "block_input" in made.hooks(),
-                f"pe={name} also changes the input of the block, before its residual: call "
-                "encoding.block_input(x, positions) there, and give the encoding itself as pe=",
-            ),
-            (
-                made.carries,
-                f"pe={name} carries a state from layer to layer, which a single layer has not: use "
-                "it in a whole model (pe-lab, pe_lab.hf), or choose another encoding",
-            ),
-            (
-                not causal and not both_ways(made),
-                f"pe={name} is defined for causal attention only: set causal=True, or choose "
-                "another encoding (alibi, rope, ..)",
-            ),
-            error=UsageError,
-        )
+        if reason := _reason_to_refuse(made, is_made, causal):
+            raise UsageError(f"pe={name} {reason}")
         if causal:
             self.attention: Any = attention.MultiHeadAttention(cfg, made)
         else:
@@ -267,3 +247,29 @@ class MultiHeadAttention(nn.Module):
         pos_BS = pos_BS.long() if is_rounded else pos_BS
         self.encoding.refuse_positions(pos_BS)
         return pos_BS
+
+
+def _reason_to_refuse(encoding: PositionalEncoding, is_made: bool, causal: bool) -> str | None:
+    """Why attention cannot have an encoding: the end of a sentence that begins with pe=NAME."""
+    return first_true(
+        (
+            not is_made and "embed" in encoding.hooks(),
+            "changes the token embeddings, not attention: call .embed(x, tokens, positions) of "
+            'pe_lab.nn.encoding, and give pe="none" here',
+        ),
+        (
+            not is_made and "block_input" in encoding.hooks(),
+            "also changes the input of the block, before its residual: call "
+            "encoding.block_input(x, positions) there, and give the encoding itself as pe=",
+        ),
+        (
+            encoding.carries,
+            "carries a state from layer to layer, which a single layer has not: use it in a whole "
+            "model (pe-lab, pe_lab.hf), or choose another encoding",
+        ),
+        (
+            not causal and not both_ways(encoding),
+            "is defined for causal attention only: set causal=True, or choose another encoding "
+            "(alibi, rope, ..)",
+        ),
+    )
