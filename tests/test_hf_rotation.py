@@ -136,7 +136,7 @@ LEFT_OVER = {"model_type": "gpt2", "rope_scaling": {"rope_type": "linear", "fact
         ({"model_type": "cohere"}, "base=5e5", ()),
         ({"model_type": "mixtral"}, "base=1e6", ()),
         (SILENT, "base=2e6", ("no rotation in layers 3 of 4",)),
-        (LEFT_OVER, "", ("no layer of this gpt2 rotates",)),
+        (LEFT_OVER, "base=1e4", ("no rotation in layers 0, 1, ", "11 of 12")),
         ({"model_type": "recurrent_gemma"}, "", ("has no attribute 'max_position_embeddings'",)),
         ({"model_type": "nope"}, "", ("Unrecognized model identifier: nope",)),
         ({"model_type": "llama", "rope_theta": "${oc.env:HOME}"}, "", ("cannot read it",)),

@@ -1,9 +1,6 @@
 """Load the model of a finished run, and begin another run with its weights (``train.from``)."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +68,6 @@ class LoadedRun:
         made."""
         data, _ = self.sequences(split)
         return Evaluator(self.plan, self.model, {split: data}).answers(split)
-
-    @property
-    def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Makes the autocast context of training, on the model's current device."""
-        return partial(self.model.autocast, self.plan.config.train.precision)
 
 
 def load(path: str | Path) -> LoadedRun:

@@ -32,7 +32,7 @@ from pe_lab.experiment.environment import (
     warnings_about,
 )
 from pe_lab.experiment.load_run import load_origin
-from pe_lab.experiment.signals import get_interrupt, stop_on_signal
+from pe_lab.experiment.signals import get_interrupt, raise_interrupt, stop_on_signal
 from pe_lab.experiment.tracking import Tracking
 from pe_lab.store.run_folder import RunFolder, find_edited, seal_object
 from pe_lab.store.run_id import identity
@@ -57,11 +57,9 @@ class SweepPlace:
 def run_and_print(plan: Plan, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """``run``, and print its table and where its files are."""
     folder, config = find_folder(plan), plan.config
-    was_finished = not config.force and folder.summary() is not None
     summary = run(plan, overrides)
     console().print(split_table(summary))
-    verb = "found in" if was_finished else "written to"
-    console().print(f"{verb:11} {folder.path}", soft_wrap=True)
+    console().print(f"written to  {folder.path}", soft_wrap=True)
     print_next_commands(folder, config.runs_dir)
     return summary
 
@@ -142,9 +140,7 @@ def _execute(
                 folder.set_status("failed", trainer.step, steps, sentence(failure), machine)
             raise failure from error.__cause__
         # A signal that came too late to stop this run still stops the sweep.
-        interrupt = get_interrupt()
-    if interrupt is not None:
-        raise interrupt
+        raise_interrupt()
     return summary
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -14,7 +14,6 @@ from pe_lab.core.console import logger
 from pe_lab.core.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-Handler = Callable[[int, FrameType | None], None]
 
 
 class _Process:
@@ -39,16 +38,20 @@ def raise_interrupt() -> None:
 
 
 def _receive(signum: int, frame: FrameType | None) -> None:
+    """Note the first signal and pass it on to worker processes, which write their checkpoints."""
     # A worker receives Ctrl-C from the terminal and again from its launcher.
     if _Process.received is not None and not _Process.is_worker:
         raise Interrupted(signum)
     if not _Process.is_worker:
         logger.warning("stopping: what is done is kept (once more: end at once)")
     _Process.received = _Process.received or signum
+    for child in multiprocessing.active_children():
+        with suppress(ProcessLookupError):
+            os.kill(child.pid or 0, signal.SIGTERM)
 
 
 @contextmanager
-def stop_on_signal(handler: Handler = _receive) -> Iterator[None]:
+def stop_on_signal() -> Iterator[None]:
     """Within this context the first signal is noted, for ``get_interrupt``; a second one raises
     Interrupted. The outermost exit clears it."""
     previous_handlers: dict[int, object] = {}
@@ -59,7 +62,7 @@ def stop_on_signal(handler: Handler = _receive) -> Iterator[None]:
         # will stop this job soon and requeue it.
         handled = [s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
         handled += [signal.SIGUSR2] if callable(signal.getsignal(signal.SIGUSR2)) else []
-        previous_handlers = {number: signal.signal(number, handler) for number in handled}
+        previous_handlers = {number: signal.signal(number, _receive) for number in handled}
     try:
         yield
     finally:
@@ -71,24 +74,6 @@ def stop_on_signal(handler: Handler = _receive) -> Iterator[None]:
             if received == signal.SIGUSR2:
                 # It ends the process, so only once the checkpoint is written.
                 previous_handlers[received](received, None)  # type: ignore[operator]
-
-
-@contextmanager
-def pass_signals_on() -> Iterator[None]:
-    """For a launcher of worker processes: a signal is noted and passed on to them, and this
-    process waits until they have finished; a second signal ends it at once."""
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        if _Process.received is not None:
-            raise Interrupted(signum)
-        _Process.received = signum
-        logger.warning("stopping: what runs writes its checkpoint (once more: end at once)")
-        for child in multiprocessing.active_children():
-            with suppress(ProcessLookupError):
-                os.kill(child.pid or 0, signal.SIGTERM)
-
-    with stop_on_signal(handle):
-        yield
 
 
 def become_worker(launcher: int) -> None:

@@ -103,7 +103,6 @@ class WandbTracker(Tracker):
 
     def start(self, run: TrackedRun) -> None:
         self._splits, self._folder = run.splits, run.folder / "wandb"
-        # In a folder that cannot be written, wandb would silently use a temporary one.
         self._folder.mkdir(parents=True, exist_ok=True)
         self._check_disk()
         earlier = [path for path in self._folder.glob("*run-*") if path.is_dir()]
@@ -139,9 +138,19 @@ class WandbTracker(Tracker):
         self._step += 1
 
     def finish(self, summary: dict[str, Any] | None, exit_code: int) -> None:
+        import wandb
+
         try:
             if summary is not None:
-                self._log_summary(summary)
+                row, numbers = closing_row(summary)
+                self.log(row)
+                self._run.summary.update(numbers)
+                # Mixed types: a split that does not apply has no numbers.
+                tables = {
+                    name: wandb.Table(list(columns), rows, allow_mixed_types=True)
+                    for name, (columns, rows) in closing_tables(summary).items()
+                }
+                self.log({"step": row["step"], **tables})
         finally:
             self._run.finish(exit_code=exit_code)
         self._check_disk()
@@ -171,11 +180,11 @@ class WandbTracker(Tracker):
     def _choose_id(self) -> str:
         """Return the random part of the run's id: as recorded, but offline another one if files
         were uploaded, as it is unknown how many of their rows reached the server."""
-        file = self._folder / "rows"
+        file, chosen = self._folder / "rows", token_hex(3)
         with suppress(OSError, ValueError, KeyError):
             if self._mode == "online" or not self._uploaded:
-                return str(json.loads(file.read_text())["id"])
-        chosen = token_hex(3)
+                chosen = json.loads(file.read_text())["id"]
+        # It fails in a folder that cannot be written, where wandb would silently use another one.
         replace_file(file, json.dumps({"id": chosen}).encode())
         return chosen
 
@@ -211,18 +220,3 @@ class WandbTracker(Tracker):
                 reinit="create_new",
             ),
         )
-        if not Path(self._run.dir).is_relative_to(self._folder):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self._folder))
-
-    def _log_summary(self, summary: dict[str, Any]) -> None:
-        import wandb
-
-        row, numbers = closing_row(summary)
-        self.log(row)
-        self._run.summary.update(numbers)
-        # Mixed types: a split that does not apply has no numbers.
-        tables = {
-            name: wandb.Table(list(columns), rows, allow_mixed_types=True)
-            for name, (columns, rows) in closing_tables(summary).items()
-        }
-        self.log({"step": row["step"], **tables})

@@ -218,7 +218,8 @@ def inspect_run(
         layers.append(_maps_of_heads(layer_maps(logits, weights, seen), queries, length))
 
     model = build_plain_model(run)
-    with torch.inference_mode(), apply_intervention(model, Intervention(), collect), run.autocast():
+    autocast = model.autocast(run.plan.config.train.precision)
+    with torch.inference_mode(), apply_intervention(model, Intervention(), collect), autocast:
         hidden = model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
         logits = model.unembed(hidden[0, scored]).float()
     task = run.plan.task.split(split)

@@ -87,7 +87,6 @@ def attach(
         if f".{bridge.NAME}." in name and names.setdefault(tensor, name) != name
     }
     model._tied_weights_keys = {**(type(model)._tied_weights_keys or {}), **tied}
-    model.all_tied_weights_keys.update(tied)
     name = pe if isinstance(pe, str) else f"{pe.__module__}.{pe.__qualname__}"
     config.pe_lab = {"pe": name, "train_len": train_len, "max_len": longest, **keys}
     config._attn_implementation = bridge.NAME

@@ -26,7 +26,7 @@ class EncodedAttention(nn.Module):
     def __init__(self, encoding: PositionalEncoding, window: int | None) -> None:
         super().__init__()
         self.attention = Attention(encoding, window)
-        self.layer_input: Tensor | None = None
+        self.layer_input: Any = None
         # Of all layers in one pass: the ``layer_state`` of the layer below.
         self.carried: list[Any] = [None]
         use_kernels(self)
@@ -39,6 +39,23 @@ class EncodedAttention(nn.Module):
             return tensor.to(changed.device) if changed.dtype.itemsize < 4 else changed
 
         return super()._apply(moved, recurse)
+
+    # Hooks; a copy of a model has those of its own modules, as they are bound methods.
+
+    def enter_block(self, _: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Before a layer: the encoding of its input."""
+        x_BTE, *rest = args
+        changed = self.attention.encoding.block_input(widened(x_BTE), kwargs["position_ids"])
+        return (changed.to(x_BTE.dtype), *rest), kwargs
+
+    def enter_attention(self, _: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Before the attention of a layer: keep its input."""
+        self.layer_input = args[0] if args else kwargs["hidden_states"]
+
+    def enter_feed_forward(self, _: Any, args: Any) -> None:
+        """Before a layer's feed-forward: update what the encoding carries."""
+        update = self.attention.encoding.update_state
+        self.carried[0] = update(self.carried[0], widened(args[0]))
 
 
 def attend(
@@ -66,7 +83,6 @@ def attend(
             "them out of the call and of the config"
         )
     added: EncodedAttention = module.pe_lab
-    assert added.layer_input is not None
     x_BTE, added.layer_input = widened(added.layer_input), None
     pos_BT = position_ids.expand(x_BTE.shape[:2])
     # The hooks divide by the root of D themselves.
@@ -97,14 +113,9 @@ def add_encoding(layer: Any, encoding: PositionalEncoding, config: Any) -> None:
     window = getattr(attention, "sliding_window", getattr(config, "sliding_window", None))
     added = EncodedAttention(encoding, window).train(attention.training)
     attention.pe_lab = added.to(next(attention.parameters()).device)
-    # In tuples, so that they are no further submodules.
-    layer.pe_lab = layer.mlp.pe_lab = (added,)
-    layer.register_forward_pre_hook(enter_block, with_kwargs=True)
-    attention.register_forward_pre_hook(enter_attention, with_kwargs=True)
-    layer.mlp.register_forward_pre_hook(enter_feed_forward)
-
-
-# Hooks are functions of their module alone, so that copies of a model have hooks of their own.
+    layer.register_forward_pre_hook(added.enter_block, with_kwargs=True)
+    attention.register_forward_pre_hook(added.enter_attention, with_kwargs=True)
+    layer.mlp.register_forward_pre_hook(added.enter_feed_forward)
 
 
 def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -170,25 +181,6 @@ def refuse_call(
 def end_pass(base: Any, *_: Any) -> None:
     """After a pass of the model: no tensor with a gradient is kept."""
     attention_of(decoder_layers(base)[0]).pe_lab.carried[0] = None
-
-
-def enter_block(block: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Before a layer: the encoding of its input."""
-    x_BTE, *rest = args
-    encoding = block.pe_lab[0].attention.encoding
-    changed = encoding.block_input(widened(x_BTE), kwargs["position_ids"]).to(x_BTE.dtype)
-    return (changed, *rest), kwargs
-
-
-def enter_attention(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Before the attention of a layer: keep its input."""
-    module.pe_lab.layer_input = args[0] if args else kwargs["hidden_states"]
-
-
-def enter_feed_forward(module: Any, args: Any) -> None:
-    """Before a layer's feed-forward: update what the encoding carries."""
-    carried = module.pe_lab[0].carried
-    carried[0] = module.pe_lab[0].attention.encoding.update_state(carried[0], widened(args[0]))
 
 
 def decoder_layers(base: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 
 from pe_lab.core.console import logger
 from pe_lab.core.errors import RunError
-from pe_lab.experiment.signals import become_worker, get_interrupt, pass_signals_on, stop_on_signal
+from pe_lab.experiment.signals import become_worker, raise_interrupt, stop_on_signal
 from pe_lab.sweeps.jobs import MOST_STARTS
 from pe_lab.sweeps.worker import Work, take_runs
 
@@ -63,12 +63,11 @@ class Joblib(Launcher):
         if workers == 1:
             with stop_on_signal():
                 failed = take_runs(work, at, of)
-                if (stop := get_interrupt()) is not None:
-                    raise stop
+                raise_interrupt()
                 return failed
         failed = {}
         suspects, deaths = list[int](), 0
-        with pass_signals_on():
+        with stop_on_signal():
             try:
                 while True:
                     try:
@@ -83,8 +82,7 @@ class Joblib(Launcher):
                             ) from None
                         logger.warning("a worker was killed: its runs continue, one at a time")
                     else:
-                        if (stop := get_interrupt()) is not None:
-                            raise stop
+                        raise_interrupt()
                         if not suspects:
                             return failed
                         suspects = []

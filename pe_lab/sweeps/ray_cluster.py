@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from ray.exceptions import RayError
 
 from pe_lab.core.errors import RunError, reason
-from pe_lab.experiment.signals import get_interrupt, stop_on_signal
+from pe_lab.experiment.signals import get_interrupt, raise_interrupt, stop_on_signal
 from pe_lab.sweeps.launchers import Launcher
 from pe_lab.sweeps.worker import Work, take_runs
 
@@ -46,6 +46,5 @@ class Ray(Launcher):
                 raise RunError(f"Ray: {reason(error)}") from None
             finally:
                 ray.shutdown()
-            if (stop := get_interrupt()) is not None:
-                raise stop
+            raise_interrupt()
         return failed
