@@ -15,9 +15,9 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 621, "cli": 1186, "config": 348, "core": 699, "evaluate": 326, "experiment": 698,
-    "explain": 1042, "hf": 254, "kernels": 370, "models": 1450, "nn.py": 115, "pe": 2376,
-    "report": 460, "results": 1067, "store": 282, "suite": 936, "sweeps": 479, "train": 594,
+    "check": 621, "cli": 1186, "config": 348, "core": 699, "evaluate": 326, "experiment": 674,
+    "explain": 1043, "hf": 247, "kernels": 370, "models": 1450, "nn.py": 115, "pe": 2376,
+    "report": 460, "results": 1067, "store": 282, "suite": 936, "sweeps": 476, "train": 594,
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
 pays with something that goes."""
