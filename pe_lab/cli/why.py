@@ -39,6 +39,8 @@ from pe_lab.suite.verdicts import diagnosis_rows
 
 SENTENCES = 4
 """Cells of which each has a sentence; more have a row of the table."""
+LONG = 20
+"""Rows of a table that pushes what is above it off a screen."""
 SHOWN = ("error", "intervention", "placebo", "control")
 """The kinds of rows that are shown without ``details``."""
 CAPTION = (
@@ -120,13 +122,15 @@ def diagnose_runs(
 
 
 def print_verdicts(diagnoses: Sequence[Diagnosed], details: bool, format: OutputFormat) -> None:
-    """Print a sentence for each of few settings, and the table."""
+    """Print a sentence for each of few settings, the table, and below a long one the same again."""
     cells = group_cells(diagnoses)
-    if format == "table" and len(cells) <= SENTENCES:
-        console().print("\n".join(cell.sentence for cell in cells), soft_wrap=True)
+    said = cells if format == "table" and len(cells) <= SENTENCES else []
+    for cell in said:
+        console().print(cell.sentence, soft_wrap=True)
     table = table_of_cells(cells) if len(cells) > 1 else table_of_rows(cells[0], details)
     verdicts = {"verdicts": [cell.facts() for cell in cells]}
-    print_tables(format, [table], build_frame(diagnoses), facts=verdicts)
+    again = [cell.sentence for cell in said if len(table.frame) > LONG]
+    print_tables(format, [table], build_frame(diagnoses), again, verdicts)
 
 
 def _worst_splits(runs: pl.DataFrame) -> dict[str, str]:

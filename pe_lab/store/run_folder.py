@@ -39,6 +39,12 @@ NO_FIT = "it does not fit its digest: it was damaged or edited after it was writ
 State = Literal["running", "interrupted", "failed", "finished"]
 DIGESTED = ("config.yaml", "overrides.yaml", "environment.json", "metrics.jsonl")
 """Files that stay as they are once a run is finished: its summary holds their digests."""
+SUMMARY = {
+    **dict.fromkeys(("task", "pe", "run_id"), str),
+    **dict.fromkeys(("seed", "steps"), int),
+    **dict.fromkeys(("names", "splits", "metrics", "config"), dict),
+}
+"""Keys of a result that commands read, and their types."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
 
 
@@ -209,6 +215,9 @@ class RunFolder:
             raise DamagedError(
                 f"{self.path}/summary.json belongs to the run {summary.get('identity')}: {REMEDY}"
             )
+        for key, kind in SUMMARY.items() if summary is not None else ():
+            if not isinstance(summary.get(key), kind):
+                raise DamagedError(f"{self.path}/summary.json has a wrong {key}: {REMEDY}")
         return summary
 
     def digests(self) -> dict[str, str]:

@@ -49,6 +49,13 @@ def test_what_has_not_learned_is_not_measured(here, folder, monkeypatch):
     assert not list(folder.glob(f"runs/flipflop/alibi/seed0*/{NAME}"))
 
 
+def test_the_verdict_is_above_a_table_and_again_below_a_long_one(run_cli):
+    for words, said in (([], 1), (["details=true"], 2)):
+        out = succeeded(run_cli("why", "run=alibi", "force=true", *words)).out
+        first = out.splitlines()[0]
+        assert (out.count(first), out.rstrip().endswith(first)) == (said, said > 1)
+
+
 def test_csv_has_every_number_and_json_the_verdict(folder, run_cli):
     rows = csv_rows(succeeded(run_cli("why", "task=flipflop", "pe=alibi", "format=csv")).out)
     assert {row["seed"] for row in rows} == {"0", "1"}
