@@ -43,6 +43,8 @@ SUMMARY = {
     **dict.fromkeys(("task", "pe", "run_id"), str),
     **dict.fromkeys(("seed", "steps"), int),
     **dict.fromkeys(("names", "splits", "metrics", "config"), dict),
+    # Early versions wrote none.
+    **dict.fromkeys(("by", "digests"), dict | None),
 }
 """Keys of a result that commands read, and their types."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
