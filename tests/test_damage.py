@@ -13,8 +13,7 @@ from program import Here, assert_refused, ran, succeeded, tiny
 from pe_lab.experiment.load_run import load
 from pe_lab.explain.record import METHOD
 from pe_lab.results.table import read_runs
-from pe_lab.store.files import sealed_lines
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_lines
 from pe_lab.suite.rows import read_origin
 
 Damage = Callable[[Path], object]
@@ -104,10 +103,22 @@ def test_a_rate_that_is_no_number_is_named_and_stays_out_of_the_table(
     assert runs.schema["train.lr"].is_numeric(), "leaderboard computes with it"
 
 
+@pytest.mark.parametrize("key", ["names", "seed", "run_id", "by", "contents"])
+def test_a_result_with_a_key_of_another_type_ends_no_command(
+    here: Here, run: Path, key: str
+) -> None:
+    edit_summary(run, lambda summary: summary.update({key: [1]}))
+    for words in ("results", "report", "compare", "eval run=flipflop lengths=16"):
+        ended = here(*words.split())
+        assert ended.status == int(words.startswith("eval")), "only eval was asked for this run"
+        assert "report" in words or f"summary.json has a wrong {key}" in ended.out + ended.err
+        assert "none" in ended.out or words != "results"
+
+
 def test_a_diagnosis_without_its_plain_row_is_named(here: Here, run: Path) -> None:
     about = {"run": RunFolder(run).identity, "method": METHOD, "split": "sparse", "answers": 9}
     row = {**about, "guess": 0.5, "guess_in_domain": 0.5, "heads": [], "rows": []}
-    (run / "why.jsonl").write_text(sealed_lines([row]))
+    (run / "why.jsonl").write_text(seal_lines([row]))
     succeeded(here("report", "to=page"))
     assert "no row plain" in next(Path("page").glob("*.html")).read_text()
 

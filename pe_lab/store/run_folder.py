@@ -44,7 +44,7 @@ SUMMARY = {
     **dict.fromkeys(("seed", "steps"), int),
     **dict.fromkeys(("names", "splits", "metrics", "config"), dict),
     # Early versions wrote none.
-    **dict.fromkeys(("by", "digests"), dict | None),
+    **dict.fromkeys(("by", "digests", "contents", "sources"), dict | None),
 }
 """Keys of a result that commands read, and their types."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
