@@ -112,7 +112,6 @@ def test_a_result_with_a_key_of_another_type_ends_no_command(
         ended = here(*words.split())
         assert ended.status == int(words.startswith("eval")), "only eval was asked for this run"
         assert "report" in words or f"summary.json has a wrong {key}" in ended.out + ended.err
-        assert "none" in ended.out or words != "results"
 
 
 def test_a_diagnosis_without_its_plain_row_is_named(here: Here, run: Path) -> None:

@@ -56,11 +56,9 @@ def show(
     notes = [f"left out: {tuning_text(left_out)}"] if len(left_out) else []
     if a is not None and b is not None:
         shipped = pl.DataFrame() if file or where else _shipped_runs(runs, a, b, filters)
-        if len(shipped):
-            rows = paired_entries(shipped, a, b)
-            notes.append(f"You have no run of {a} or {b}: these are runs of suite v2 that ship.")
-        else:
-            rows = paired(runs, a, b)
+        rows = paired_entries(shipped, a, b) if len(shipped) else paired(runs, a, b)
+        said = f"You have no run of {a} or {b}: these are runs of suite v2 that ship."
+        notes += [said] * bool(len(shipped))
         parts = rows.partition_by("task", "setting_a", "setting_b", maintain_order=True)
         tables, facts = [_paired_table(part) for part in parts], {}
     else:
@@ -102,12 +100,9 @@ def _published_table(part: pl.DataFrame) -> Table:
     formats: dict[str, Format] = {name: str for name in words if any(frame[name])}
     formats |= {"ours": seeds_text, "theirs_seeds": str, "n": str}
     headings = {
-        "pe": "encoding",
-        "theirs_printed": "theirs, %",
-        "ours": "ours, %",
-        "differs": "ours for theirs",
+        **{"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"},
+        **{"theirs_seeds": "their seeds", "n": "our seeds", "differs": "ours for theirs"},
     }
-    headings |= {"theirs_seeds": "their seeds", "n": "our seeds", "differs": "ours for theirs"}
     title = f"{first['task']}: {metric} in %, {first['source']}, {first['where']}"
     return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 

@@ -217,8 +217,9 @@ class RunFolder:
             raise DamagedError(
                 f"{self.path}/summary.json belongs to the run {summary.get('identity')}: {REMEDY}"
             )
-        for key, kind in SUMMARY.items() if summary is not None else ():
-            if not isinstance(summary.get(key), kind):
+        values = {} if summary is None else {key: summary.get(key) for key in SUMMARY}
+        for key, value in values.items():
+            if not isinstance(value, SUMMARY[key]):
                 raise DamagedError(f"{self.path}/summary.json has a wrong {key}: {REMEDY}")
         return summary
 

@@ -246,10 +246,8 @@ class Trainer:
     known: Known
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._plans: dict[tuple[str, str], Plan | None] = {}
-        self._sweep: Sweep | None = None
+    _plans: dict[tuple[str, str], Plan | None] = field(default_factory=dict, init=False)
+    _sweep: Sweep | None = field(default=None, init=False)
 
     def time_entries(self, steps: Sequence[Step]) -> None:
         """Time some training steps of each missing entry that is not the suite's, and of rope."""
