@@ -6,7 +6,6 @@ import math
 import numpy as np
 import polars as pl
 import pytest
-from numpy.typing import NDArray
 
 from pe_lab.core.metrics import wilson
 from pe_lab.results import statistics
@@ -15,17 +14,6 @@ from pe_lab.results.statistics import (
     sign_test,
     with_rates,
 )
-
-Rng = np.random.Generator
-
-
-def normal(rng: Rng, n: int) -> NDArray[np.float64]:
-    return rng.normal(0.3, 0.05, n)
-
-
-def bimodal(rng: Rng, n: int) -> NDArray[np.float64]:
-    """Half of the seeds generalise, the others do not."""
-    return np.where(rng.random(n) < 0.5, 0.0, rng.normal(0.4, 0.03, n))
 
 
 def test_the_examples_in_the_docstrings() -> None:
