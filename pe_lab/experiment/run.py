@@ -136,8 +136,9 @@ def _execute(
             failure = error if isinstance(error, Exception) else RunError(message)
             # A full disk refuses this too; the first failure is the one to report.
             with suppress(RunError):
-                machine = by_machine(failure)
-                folder.set_status("failed", trainer.step, steps, sentence(failure), machine)
+                folder.set_status(
+                    "failed", trainer.step, steps, sentence(failure), by_machine(failure)
+                )
             raise failure from error.__cause__
         # A signal that came too late to stop this run still stops the sweep.
         raise_interrupt()
@@ -253,8 +254,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
     }
     resolved = dict(plan.resolved)
     names = resolved.pop("names")
-    kept = plan.config.keep_checkpoint
-    weights = {"checkpoint.pt": trainer.checkpoint_digest} if kept else {}
+    weights = {"checkpoint.pt": trainer.checkpoint_digest} if plan.config.keep_checkpoint else {}
     return {
         "task": names["task"],
         "pe": names["pe"],

@@ -124,13 +124,12 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     layers = [attention_of(layer).pe_lab for layer in decoder_layers(base)]
     encoding = layers[0].attention.encoding
     ids: Any = kwargs.get("input_ids")
-    embedded: Any = kwargs.get("inputs_embeds")
-    if ids is None and embedded is None:
+    given = kwargs.get("inputs_embeds") if ids is None else ids
+    if given is None:
         return (), kwargs  # transformers says so
     pos_BT = kwargs.get("position_ids")
     if pos_BT is None:
-        n_tokens = embedded.shape[1] if ids is None else ids.shape[1]
-        pos_BT = torch.arange(n_tokens, device=base.device)[None]
+        pos_BT = torch.arange(given.shape[1], device=base.device)[None]
     refuse_call(base, encoding, pos_BT, kwargs)
     kwargs["position_ids"], carried = pos_BT, [None]
     for layer in layers:
@@ -149,7 +148,6 @@ def refuse_call(
     """UsageError where a call would silently be one of another model."""
     mask, packed = kwargs.get("attention_mask"), kwargs.get("cu_seq_lens_q") is not None
     padded = isinstance(mask, Tensor) and mask.dim() == 2 and bool((mask.int().diff() > 0).any())
-    cache = ("use_cache", "past_key_values", "cache")
     checkpointing = base.training and getattr(base, "gradient_checkpointing", False)
     for message, refused in (
         (
@@ -158,7 +156,7 @@ def refuse_call(
         ),
         (
             "there is no key cache with an encoding of pe-lab: set use_cache=False",
-            any(kwargs.get(key) for key in cache),
+            any(kwargs.get(key) for key in ("use_cache", "past_key_values", "cache")),
         ),
         (
             "gradient checkpointing loses what this encoding carries: disable it",
