@@ -2,9 +2,10 @@
 
 Every number comes from the runs that ship. In docs/leaderboard.text.md braces are replaced by
 a number: ``{fire+conv recall}`` for k/n seeds that generalise to every scored split of recall,
-``{fire recall long_x2}`` for k/n on one split, ``{fire recall long_x2 median}`` for the median
-error, ``{fire recall restored fewer keys}`` for what an intervention of ``pe-lab why`` restores.
-``{works recall conv}`` counts the entries that work. ``<!-- first -->`` becomes a table.
+``{fire recall learned}`` for those that learn it, ``{fire recall p}`` and ``{fire recall p_holm}``
+for the test of both columns, ``{fire recall long_x2}`` for k/n on one split, and ``{fire recall
+restored fewer keys}`` for what an intervention of ``pe-lab why`` restores. ``{v2.1 fire recall}``
+is of suite v2.1. ``<!-- first -->`` becomes a table.
 """
 
 import re
@@ -12,15 +13,19 @@ from functools import cache
 
 from docs import facts
 from docs.markdown import write
-from pe_lab.core.console import percent
+from pe_lab.cli.leaderboard import first_table
 from pe_lab.explain.cells import Cell
-from pe_lab.report.html import drawn
-from pe_lab.report.leaderboard import heat_map
+from pe_lab.report.leaderboard import draw_lengths
 from pe_lab.suite.claims import decide_claims, read_claims
 from pe_lab.suite.rows import read_shipped, shipped_file
 from pe_lab.suite.scores import Scores, score
 from pe_lab.suite.suite import load_suite
-from pe_lab.suite.tables import claims_table, count_seeds, entries_table, first_table
+from pe_lab.suite.tables import (
+    claims_table,
+    columns_table,
+    compare_columns,
+    entries_tables,
+)
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
@@ -29,9 +34,9 @@ TEXT = PAGE.with_suffix(".text.md")
 
 
 @cache
-def shipped() -> Scores:
-    """Return the scores of the runs of suite v2 that ship."""
-    suite = load_suite()
+def shipped(name: str = "v2") -> Scores:
+    """Return the scores of the runs of a suite that ship."""
+    suite = load_suite(name)
     rows = read_shipped(suite)
     return score(suite, rows, rows.clear(), read_shipped(suite, ".again"))
 
@@ -44,38 +49,43 @@ def verdicts() -> dict[tuple[str, str], Cell]:
 
 def numbers() -> dict[str, str]:
     """Return what replaces each pair of braces in the text, by the words between them."""
-    counts = count_seeds(shipped())
-    numbers = {
-        f"{one['entry']} {one['task']}": f"{one['k']}/{one['n']}" for one in counts.to_dicts()
-    }
-    for row in shipped().cells.iter_rows(named=True):
-        cell = f"{row['entry']} {row['task']} {row['split']}"
-        numbers |= {cell: f"{row['k']}/{row['n']}", f"{cell} median": f"{percent(row['median'])} %"}
-    for (task, column), of in counts.group_by("task", "column"):
-        numbers[f"works {task} {column}"] = f"{of['works'].sum()} of {len(of)}"
+    pairs, known = compare_columns(shipped()), dict[str, str]()
+    for prefix, scores in (("", shipped()), ("v2.1 ", shipped("v2_1"))):
+        of_splits = scores.cells.select("task", "entry", "lr", "split", of_split="k")
+        for row in scores.success().join(of_splits, on=["task", "entry"]).to_dicts():
+            cell = f"{prefix}{row['entry']} {row['task']}"
+            known |= {
+                cell: f"{row['k']}/{row['n']}",
+                f"{cell} learned": f"{row['learned']}/{row['n']}",
+                f"{cell} {row['split']}": f"{row['of_split']}/{row['n']}",
+                f"{cell} rate": f"{row['lr']:g}",
+            }
+    for row in pairs.iter_rows(named=True):
+        cell = f"{row['label']} {row['task']}"
+        known |= {f"{cell} {name}": f"{row[name]:.2g}" for name in ("p", "p_holm")}
     for (task, entry), diagnosed in verdicts().items():
-        shares = diagnosed.verdict.shares.items()
-        numbers |= {f"{entry} {task} restored {name}": f"{100 * s:.0f} %" for name, s in shares}
-    return numbers
+        shares = {name: f"{100 * share:.0f} %" for name, share in diagnosed.verdict.shares.items()}
+        known |= {f"{entry} {task} restored {name}": share for name, share in shares.items()}
+    return known | {"pairs": str(len(pairs))}
 
 
 def page() -> str:
     """Return the whole page."""
-    scores, known = shipped(), numbers()
-    rows = read_shipped(scores.suite)
+    scores, known, rows = shipped(), numbers(), read_shipped(shipped().suite)
     claims = read_claims(shipped_file("v2.claims.yaml"), scores.suite)
-    text = TEXT.read_text("utf-8").strip()
-    text = re.sub(r"\{([\w+ ]+)\}", lambda found: known[found[1]], text)
-    for name, table in {
-        "first": first_table(scores, scores.tasks),
-        "entries": entries_table(scores, scores.tasks),
-        "claims": claims_table(decide_claims(claims, scores.suite, rows, rows.clear())),
-    }.items():
-        text = text.replace(f"<!-- {name} -->", table.markdown().strip())
+    tables = {
+        "first": [first_table(scores, scores.tasks)],
+        "claims": [claims_table(decide_claims(claims, scores.suite, rows, rows.clear()))],
+        "columns": [columns_table(scores)],
+        "entries": entries_tables(scores, scores.tasks),
+    }
+    written = TEXT.read_text("utf-8").strip()
+    text = re.sub(r"\{([\w+. ]+)\}", lambda found: known[found[1]], written)
+    for name, of in tables.items():
+        text = text.replace(f"<!-- {name} -->", "\n".join(table.markdown() for table in of).strip())
     return f"<!-- Written by `make leaderboard` from docs/{TEXT.name}: edit that. -->\n\n{text}\n"
 
 
 if __name__ == "__main__":
     write(PAGE, page())
-    picture = drawn(heat_map(shipped(), shipped().tasks, at_least_half=True), "svg")
-    write(PAGE.parent / "img" / "leaderboard.svg", picture.decode())
+    write(PAGE.parent / "img" / "lengths.svg", draw_lengths(shipped(), "svg").decode())

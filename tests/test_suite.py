@@ -17,7 +17,7 @@ from pe_lab.train.plan import plan
 V2 = load_suite("v2")
 
 
-@pytest.mark.parametrize("name", ["v2", "quick"])
+@pytest.mark.parametrize("name", ["v2", "v2_1", "quick"])
 def test_the_tasks_compose_to_what_the_suite_has(name: str) -> None:
     """Else every run of it would be of no suite."""
     suite = load_suite(name)
@@ -45,6 +45,7 @@ def test_an_entry_has_the_words_of_its_column() -> None:
 
 def test_the_digest_is_of_what_the_yaml_says(tmp_path: Path) -> None:
     assert V2.version == "v2-2a77e5da"
+    assert load_suite("v2_1").version == "v2_1-cf35af2a", "that of docs/claims-v2.1.yaml"
     content = yaml.safe_load(choices("suite")["v2"].read_text())
     content["tasks"]["flipflop"]["fits"] = 0.02
     (tmp_path / "suite").mkdir()

@@ -1,7 +1,8 @@
 """``pe-lab leaderboard``: the shipped results of a suite, and yours among them.
 
-    pe-lab leaderboard                            which encodings work on each task, and yours
+    pe-lab leaderboard                            which encoding for which need, and yours
     pe-lab leaderboard view=entries               every entry on every task; pe=cope,mine: these
+    pe-lab leaderboard view=columns               where the convolution helps and harms, tested
     pe-lab leaderboard task=flipflop              a column for each split, and verdicts of why
     pe-lab leaderboard task=flipflop view=tuning  the in-domain error at each learning rate
     pe-lab leaderboard claims=true                preregistered claims; claims=FILE.yaml: yours
@@ -10,6 +11,8 @@
     pe-lab leaderboard format=csv                 a row for each task, entry and split; also json,
                                                   markdown, latex
     pe-lab leaderboard to=FILE.html               an interactive page
+    pe-lab leaderboard figure=lengths to=FILE.pdf the errors at the greatest length as a picture;
+                                                  also svg and png
     pe-lab leaderboard to=FILE.parquet            all these runs as a file
     pe-lab leaderboard shipped=false              the runs of runs_dir alone
 
@@ -18,35 +21,57 @@ suite=v2 is conf/suite/v2.yaml; --config-dir FOLDER adds the suites in FOLDER/su
 docs/method.md defines the numbers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from textwrap import fill
+from typing import Any, Literal
 
 import polars as pl
 from pydantic import PositiveFloat
 
 from pe_lab.core.errors import RunError, UsageError, check_known, writing
 from pe_lab.core.files import replace_file
+from pe_lab.core.metrics import wilson
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.explain.cells import Cell
-from pe_lab.results.format import OutputFormat, print_tables
+from pe_lab.results.format import OutputFormat, Table, print_tables
+from pe_lab.results.statistics import LEVEL
 from pe_lab.store.run_folder import run_folders
 from pe_lab.suite.claims import decide_claims, judge_claims, read_claims
 from pe_lab.suite.rows import ORDER, SCHEMA, read_own, read_shipped, shipped_file, write_parquet
-from pe_lab.suite.scores import Scores, score, unite
+from pe_lab.suite.scores import BASELINE, Scores, score, unite
 from pe_lab.suite.suite import DEFAULT, Suite, load_suite
 from pe_lab.suite.tables import (
+    HALF,
+    NOT_LEARNED,
     claims_table,
-    describe_best,
+    columns_table,
+    compare_columns,
+    count_seeds,
     describe_runs,
-    entries_table,
-    first_table,
+    entries_tables,
+    select_telling,
     task_table,
     tuning_table,
 )
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of, with_verdicts
 
-FILES = (".html", ".parquet")
+FILES, PICTURES = ("html", "parquet"), ("pdf", "png", "svg")
+# Characters of a line of the first screen.
+WIDTH = 100
+# The most entries that a cell of the first table names.
+NAMED = 3
+# What a task needs, in the words of the first table.
+NEEDS = {
+    "counting": "count (counting)",
+    "flipflop": "keep a bit (flipflop)",
+    "recall": "find a key's value (recall)",
+    "copy_unique": "copy all (copy_unique)",
+    "selective_copy": "copy some (selective_copy)",
+    "brackets": "close brackets (brackets)",
+    "parity": "track parity (parity)",
+    "text": "predict text (text)",
+}
 
 
 def show(
@@ -55,10 +80,11 @@ def show(
     suite: str = DEFAULT,
     task: CommaSeparated[str] | None = None,
     pe: CommaSeparated[str] | None = None,
-    view: Literal["first", "entries", "tuning"] = "first",
+    view: Literal["first", "entries", "columns", "tuning"] = "first",
     claims: str = "",
     details: bool = False,
     runs_dir: Path = Path("runs"),
+    figure: Literal["lengths"] | None = None,
     shipped: bool = True,
     thresholds: PositiveFloat = 1.0,
     format: OutputFormat = "table",
@@ -71,8 +97,9 @@ def show(
     """
     of_yaml = load_suite(suite, line.config_dir)
     check_known("task={}", task, of_yaml.tasks)
-    if to and not (to.suffix in FILES and to.parent.is_dir()):
-        raise UsageError(f"to={to}: give FILE.html or FILE.parquet in a folder")
+    endings = PICTURES if figure else FILES
+    if (figure or to) and not (to and to.suffix[1:] in endings and to.parent.is_dir()):
+        raise UsageError(f"to={to}: give FILE.{' or FILE.'.join(endings)} in a folder")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(of_yaml, runs_dir, line.config_dir)
     if claims not in ("", "false"):
@@ -96,13 +123,19 @@ def show(
         write_parquet(unite(ours, own).select(*SCHEMA).sort(ORDER), to)
         print(f"{to}: {scores.rows['run_id'].n_unique()} runs")
     else:
-        # Imported here: the charts take a second.
-        from pe_lab.report.leaderboard import leaderboard_page
-
-        with writing(to, "another to="):
-            page = leaderboard_page(scores, tasks, why, notes, str(line))
-            replace_file(to, page.encode())
+        write_page(to, scores, tasks, why, notes, str(line))
         print(f"wrote {to}")
+
+
+def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
+    """Write the picture of lengths, or the page with what ``leaderboard_page`` takes."""
+    # Imported here: the charts take a second.
+    from pe_lab.report.leaderboard import draw_lengths, leaderboard_page
+
+    with writing(to, "another to="):
+        kind = to.suffix[1:]
+        page = leaderboard_page(scores, *of_page).encode() if kind in FILES else b""
+        replace_file(to, page or draw_lengths(scores, kind))
 
 
 def print_scores(
@@ -119,25 +152,85 @@ def print_scores(
     Args:
         why: verdicts by task and entry.
         pe: these entries; empty: all.
+
+    Raises:
+        RunError: none of these entries has a scored run.
     """
+    names = count_seeds(scores).select("entry", "base", "column").unique("entry")
+    shown = pl.col("entry").is_in(pe) | pl.col("base").is_in(pe) if pe else pl.lit(value=True)
+    cells = with_verdicts(scores.cells.filter(pl.col("task").is_in(tasks)), why)
+    rows = cells.join(names, on="entry", maintain_order="left").filter(shown).drop("base")
+    if rows.is_empty() and view != "tuning":
+        raise RunError(f"no run of {', '.join(pe)} on {', '.join(tasks)} is scored")
     if view == "tuning":
         tables = [tuning_table(scores, task, pe) for task in tasks]
     elif view == "task":
         tables = [task_table(scores, task, why, pe) for task in tasks]
+    elif view == "columns":
+        tables = [columns_table(scores)]
     elif view == "entries" or pe:
-        tables = [entries_table(scores, tasks, pe)]
+        tables = entries_tables(scores, tasks, pe)
     else:
-        tables = [first_table(scores, tasks)]
-        more = "More: view=entries, task=flipflop, claims=true, details=true."
-        notes = [describe_best(scores, tasks), *notes, more]
-    cells = with_verdicts(scores.cells.filter(pl.col("task").is_in(tasks)), why)
-    split = {entry: scores.suite.split(entry) for entry in cells["entry"].unique()}
-    chosen = [entry for entry, (base, _) in split.items() if not pe or {entry, base} & {*pe}]
-    columns = {entry: column for entry, (_, column) in split.items()}
-    column = pl.col("entry").replace_strict(columns, return_dtype=pl.String)
-    rows = cells.filter(pl.col("entry").is_in(chosen)).with_columns(column=column)
+        tables, notes = [first_table(scores, tasks)], [*describe_first(scores, tasks), *notes]
+        notes = [fill(note, WIDTH) for note in notes]
     facts = {"suite": scores.suite.version, "thresholds": scores.suite.times}
     print_tables(format, tables, rows, notes, facts)
+
+
+def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
+    """Return which entries generalise, a row for each need: alone, and in the second column."""
+    suite, counts = scores.suite, count_seeds(scores)
+    columns = [*suite.columns][:2]
+    rows = [
+        {"need": NEEDS.get(task, task)}
+        | {
+            column: _name_those_at_length(counts.filter(task=task, column=column))
+            for column in columns
+        }
+        for task in select_telling(tasks)
+    ]
+    title = f"Which encodings generalise to longer sequences? Suite {suite.version}"
+    note = "Named: the 95 % interval of the seeds that pass every scored split lies above 50 %."
+    heads = {name: f"with {name} ({' '.join(suite.columns[name].words)})" for name in columns[1:]}
+    return Table(pl.DataFrame(rows), {}, title, (note,), heads)
+
+
+def _name_those_at_length(entries: pl.DataFrame) -> str:
+    if entries.is_empty():
+        return "not run"
+    works = entries.filter("works").sort("low", descending=True, maintain_order=True)["label"]
+    more = f" and {len(works) - NAMED} more" if len(works) > NAMED else ""
+    n = max(entries["n"].to_list())
+    none = f"none of {len(entries)}" if wilson(n, n)[0] > HALF else f"too few seeds: {n}"
+    return ", ".join(works[:NAMED]) + more or none
+
+
+def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
+    """Yield what stands below the first table: what the second column changes, as the exact test
+    shows after Holm's correction, on which tasks rope and the user's own entries generalise, and
+    what to type next."""
+    pairs, other = compare_columns(scores), [*scores.suite.columns][:2][-1]
+    sure = pairs.filter(pl.col("p_holm") <= LEVEL)
+    more, learned = pl.col("k_other") > pl.col("k"), pl.col("state") != NOT_LEARNED
+    for words, which in {
+        f"More seeds generalise with {other}": more & learned,
+        f"Only with {other} is the task learned": more & ~learned,
+        f"Fewer seeds generalise with {other}": ~more,
+    }.items():
+        named = sure.filter(which).group_by("task", maintain_order=True).agg("label")
+        said = "; ".join(f"{task}: {', '.join(labels)}" for task, labels in named.iter_rows())
+        yield f"{words}: {said or 'none'}."
+    yield f"(Fisher's exact test of the seeds, with Holm's correction over {len(pairs)} pairs)"
+    counts = count_seeds(scores).filter(pl.col("task").is_in(select_telling(tasks)))
+    place = pl.format("{} ({})", "task", "column").filter("works")
+    yours = (pl.col("n") == pl.col("yours")).all()
+    own = counts.group_by("base", maintain_order=True).agg(place, yours.alias("own"))
+    for base, places, is_own in own.filter(
+        pl.col("own") | (pl.col("base") == BASELINE)
+    ).iter_rows():
+        name = f"{base} (yours)" if is_own else base
+        yield f"{name} generalises on {', '.join(places) or 'none of these tasks'}."
+    yield "More: view=entries, view=columns, task=flipflop, claims=true, details=true."
 
 
 def print_claims(

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -77,10 +78,16 @@ def keep_freed_memory() -> None:
 
 
 def read_processor() -> str | None:
-    """Return the model name of the processor, such as AMD EPYC 9654; None where it is not known."""
-    with suppress(OSError), Path("/proc/cpuinfo").open(errors="replace") as lines:
-        names = (line.partition(":")[2] for line in lines if line.startswith("model name"))
-        return next(names, "").strip() or None
+    """Return the processor, such as AMD EPYC (family 25, model 17, stepping 1): its name alone may
+    stand for several. None where it is not known."""
+    with suppress(OSError, KeyError):
+        first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
+        facts = dict(re.findall(r"^(.*\S)\s*: (.*)$", first, re.MULTILINE))
+        parts = (
+            f"{key.removeprefix('cpu ')} {facts[key]}"
+            for key in ("cpu family", "model", "stepping")
+        )
+        return f"{facts['model name']} ({', '.join(parts)})"
     return platform.processor() or None
 
 

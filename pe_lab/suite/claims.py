@@ -13,10 +13,12 @@ from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.validation import closed, read_checked
 from pe_lab.suite.rows import OTHER_SEEDS
-from pe_lab.suite.scores import WORST, choose_rates, unite
+from pe_lab.suite.scores import WORST, choose_rates, fisher, unite
 from pe_lab.suite.suite import SCORE, Suite
 
 SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "not enough runs"
+# ``a`` is claimed to be the better; ``k`` of ``n`` seeds generalise and ``fits`` fit in domain;
+# ``missing`` runs; why the claim is ``exploratory``.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("claim", "task", "split", "a", "b"), pl.String),
     **dict.fromkeys(("lr_a", "lr_b"), pl.Float64),
@@ -24,8 +26,6 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("median_a", "median_b", "threshold", "p"), pl.Float64),
     **dict.fromkeys(("verdict", "missing", "exploratory"), pl.String),
 }
-"""``a`` is claimed to be the better; ``k`` of ``n`` seeds generalise and ``fits`` fit in domain;
-``missing`` runs; why the claim is ``exploratory``."""
 
 
 @closed
@@ -97,7 +97,7 @@ def decide_claims(
     generalise.
     """
     rows, every, tests = unite(shipped, own), pl.concat([shipped, own]), []
-    tuned = choose_rates(rows, suite.protocol).filter(pl.col("rates") == len(suite.protocol.rates))
+    tuned = choose_rates(rows, suite).filter(pl.col("rates") == len(suite.protocol.rates))
     rates = {(task, entry): rate for task, entry, rate, _ in tuned.iter_rows()}
     rows = rows.join(tuned, on=["task", "entry"]).filter(pl.col("lr") == pl.col("chosen"))
     for name, claim in claims.claims.items():
@@ -158,9 +158,6 @@ def _side(
 
 
 def _test(claim: Claim, a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    # Imported here: it takes a second.
-    from scipy.stats import fisher_exact
-
     row: dict[str, Any] = {
         f"{key}{side}": of[key]
         for side, of in (("a", a), ("b", b))
@@ -169,8 +166,7 @@ def _test(claim: Claim, a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str,
     }
     if missing := "; ".join(filter(None, (a["missing"], b["missing"]))):
         return {**row, "verdict": NOT_ENOUGH, "missing": missing}
-    table = [[of["k_"], of["n_"] - of["k_"]] for of in (a, b)]
-    p = float(fisher_exact(table, alternative="greater").pvalue)
+    p = fisher((a["k_"], a["n_"]), (b["k_"], b["n_"]), "greater")
     # The smallest p-value of three seeds a side is 0.05 but for rounding.
     verdict = SUPPORTED if p <= claim.level * (1 + 1e-9) else NOT_SUPPORTED
     return {**row, "p": p, "verdict": verdict}

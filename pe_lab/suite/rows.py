@@ -24,10 +24,15 @@ from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.groups import same
 from pe_lab.results.table import damage_named, flat, read_runs, text
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.suite.suite import SCORE, TUNING, Suite
+from pe_lab.suite.suite import SCORE, TUNING, Suite, load_suite
 
+# What a run was made with.
 ORIGIN = ("revision", "torch", "machine", "processor", "python")
-"""What a run was made with."""
+# ``suite`` name and digest; ``phase`` what the run is for (``phase_of``); ``seed`` of the data,
+# ``seed_init`` of the weights; ``error`` the share of wrong answers among ``n`` in ``n_seq``
+# sequences, null where the run failed or the encoding does not reach the length; ``guess`` that of
+# guessing; ``train_s`` and ``measure_s`` seconds; ``state`` finished or failed; ``planned`` the
+# digest of a claim that named the run before it began; ``started`` in seconds since 1970.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("suite", "task", "entry", "pe", "model", "phase"), pl.String),
     "lr": pl.Float64,
@@ -43,15 +48,10 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "planned": pl.String,
     "started": pl.Float64,
 }
-"""``suite`` name and digest; ``phase`` what the run is for (``phase_of``); ``seed`` of the data,
-``seed_init`` of the weights; ``error`` the share of wrong answers among ``n`` in ``n_seq``
-sequences, null where the run failed or the encoding does not reach the length; ``guess`` the error
-of guessing; ``train_s`` and ``measure_s`` seconds; ``state`` finished or failed; ``planned`` the
-digest of a claim that named the run before it began; ``started`` in seconds since 1970."""
 ORDER = ("task", "entry", "phase", "steps", "lr", "seed", "seed_init", "run_id", "split")
 MEASURED = ("error", "loss", "n", "n_seq", "guess")
+# Phases that the protocol does not have: a scored run with another seed, and any other run.
 OTHER_SEEDS, OTHER = "other_seeds", "other"
-"""Phases that the protocol does not have: a scored run with another seed, and any other run."""
 
 
 def shipped_file(name: str) -> Path:
@@ -62,14 +62,17 @@ def shipped_file(name: str) -> Path:
 def read_shipped(
     suite: Suite, kind: str = "", schema: Mapping[str, Any] = MappingProxyType(SCHEMA)
 ) -> pl.DataFrame:
-    """Return the rows that ship, of this version of the suite.
+    """Return the rows that ship, of this version of the suite and of the one that it continues.
 
     Args:
         kind: ``.again`` for the runs that were made a second time, ``.why`` for diagnoses.
     """
     path = shipped_file(f"{suite.name}{kind}.parquet")
     rows = pl.read_parquet(path) if path.exists() else pl.DataFrame(schema=schema)
-    return rows.filter(pl.col("suite") == suite.version).select(*schema)
+    earlier = [load_suite(suite.continues)] if suite.continues else []
+    before = [read_shipped(one, kind, schema) for one in earlier]
+    parts = [rows.filter(pl.col("suite") == suite.version).select(*schema), *before]
+    return pl.concat(parts).filter(pl.col("task").is_in([*suite.tasks]))
 
 
 def write_parquet(rows: pl.DataFrame, path: Path) -> None:

@@ -130,13 +130,13 @@ class Known:
     def update(self, own: pl.DataFrame) -> None:
         """Take these as the rows of ``runs_dir``."""
         shipped = self.shipped if self.use_shipped else self.shipped.clear()
-        self.own, rows, protocol = own, unite(shipped, own), self.suite.protocol
-        self.tuning = tuning_of(rows, protocol)
-        rates = choose_rates(rows, protocol).select("task", "entry", "chosen").iter_rows()
+        self.own, rows = own, unite(shipped, own)
+        self.tuning = tuning_of(rows, self.suite.protocol)
+        rates = choose_rates(rows, self.suite).select("task", "entry", "chosen").iter_rows()
         self.rates = {
             (task, entry): lr
             for task, entry, lr in rates
-            if lr is not None and not next_tuning(protocol, self.tuning[task, entry])
+            if lr is not None and not next_tuning(self.suite, task, self.tuning[task, entry])
         }
         known = rows.select([*Run.__annotations__]).unique()
         self.done = {Run(*row) for row in known.iter_rows()}
@@ -164,7 +164,7 @@ class Known:
         tuning those of the next round."""
         pair, runs = (step.task, entry), list[Run]()
         if step.phase == TUNING:
-            tuning = next_tuning(self.suite.protocol, self.tuning.get(pair, {}))
+            tuning = next_tuning(self.suite, step.task, self.tuning.get(pair, {}))
             runs = [Run(*pair, TUNING, lr, seed, self.suite.steps(*pair)) for lr, seed in tuning]
         elif pair in self.rates:
             runs = self.wanted(step, entry, self.rates[pair])

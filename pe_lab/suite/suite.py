@@ -17,16 +17,18 @@ from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.validation import closed, read_checked
 
 DEFAULT = "v2"
+# Keys that the digest leaves out: they say how runs are read, not which there are.
+UNIDENTIFIED = ("rule", "continues", "rate_of")
 TUNING, SCORE, MORE_SEEDS, LONGER = "tuning", "score", "more_seeds", "longer"
+# What the runs of a suite are for, in the order in which they are trained.
 PHASES = (TUNING, SCORE, MORE_SEEDS, LONGER)
-"""What the runs of a suite are for, in the order in which they are trained."""
+# Overrides of a run, as on the command line.
 Words = tuple[str, ...]
-"""Overrides of a run, as on the command line."""
 Share = Annotated[float, Field(ge=0, le=1)]
+# The last three were measured by version 0.2: their runs ship, and are not trained any more.
 Phase = Literal[
     "tuning", "score", "more_seeds", "longer", "again", "equal_time", "equal_parameters"
 ]
-"""The last three were measured by version 0.2: their runs ship, and are not trained any more."""
 
 
 @closed
@@ -150,7 +152,11 @@ class Suite:
         controls: name -> overrides of an entry that is no encoding.
         columns: what is varied beside the encoding; entries of the first one have plain names.
         parts: number -> groups of runs, in the order of the work; without parts, all is one.
-        digest: eight hex digits that identify what the yaml says.
+        rule: the rate that is scored: the one with the ``lowest`` in-domain error, or the
+            ``smallest`` of those within noise of it (``choose_rate``, ``choose_smallest_rate``).
+        continues: another suite, whose runs of the same tasks are runs of this one, too.
+        rate_of: column -> the one whose rates its entries have until they are tuned themselves.
+        digest: eight hex digits that identify what else the yaml says.
         times: what the thresholds of the yaml were multiplied by.
     """
 
@@ -164,6 +170,9 @@ class Suite:
     variants: dict[str, Words] = field(default_factory=dict)
     columns: dict[str, Column] = field(default_factory=lambda: {"alone": Column()})
     parts: dict[int, tuple[Group, ...]] = field(default_factory=dict)
+    rule: Literal["lowest", "smallest"] = "lowest"
+    continues: str | None = None
+    rate_of: dict[str, str] = field(default_factory=dict)
     name: str = ""
     digest: str = ""
     times: float = 1.0
@@ -284,6 +293,7 @@ def _load(name: str, file: Path) -> Suite:
     kinds = (Suite, Protocol, Search, SuiteTask, Column, Group)
     keys = [key for kind in kinds for key in kind.__annotations__]
     suite, content = read_checked(file, Suite, keys, "conf/suite/v2.yaml")
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True)
+    identified = {key: value for key, value in content.items() if key not in UNIDENTIFIED}
+    text = json.dumps(identified, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return replace(suite, name=name, digest=digest)  # type: ignore[type-var]

@@ -1,6 +1,7 @@
 """The tables of ``pe-lab leaderboard``. docs/method.md defines what they show."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -9,21 +10,28 @@ from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.explain.cells import Cell
 from pe_lab.results.format import Format, Table
+from pe_lab.results.statistics import LEVEL, holm
 from pe_lab.suite.claims import judge_claims
-from pe_lab.suite.scores import BASELINE, WORST, Scores
+from pe_lab.suite.scores import WORST, Scores, fisher
 from pe_lab.suite.suite import TUNING
 
+# An entry generalises on a task if the 95 % interval of k/n lies above this share.
 HALF = 0.5
-"""An entry works on a task if the 95 % interval of k/n lies above this share."""
-NAMED = 3
-"""The most entries that a cell of the first table names."""
-BRACKETS = "(k/n): fewer than half of the seeds learn the task."
+# Of an entry on a task. It is learned if at least half of the seeds fit in domain.
+NOT_LEARNED, LEARNED, AT_LENGTH = "not learned", "learned, not at length", "learned and at length"
+# Tasks that tell entries apart least: nearly all learn the first, none generalises on the others.
+LESS_TELLING = ("majority", "navigation", "addition")
+CELL = (
+    "7/8, 5/7: 7 of 8 seeds learn the task, 5 of these 7 generalise to every scored split. "
+    "not learned 3/8: fewer than half of the seeds learn it."
+)
 
 
 def count_seeds(scores: Scores) -> pl.DataFrame:
     """Return ``Scores.success`` in the order of the suite, with the entry's name without its
-    column (``base``), the ``column``, whether it ``works``, whether most seeds ``fit`` in domain,
-    and ``text``: ``7/8``, or ``(0/8)`` where most do not."""
+    column (``base``), the ``column``, the ``label`` of the base, whether it ``works``, its
+    ``state``, and ``text``: ``7/8, 5/7`` if 7 of 8 seeds learn the task and 5 of these generalise.
+    """
     suite, success = scores.suite, scores.success()
     order = {entry: at for at, entry in enumerate(suite.all_entries())}
     names = [
@@ -31,115 +39,123 @@ def count_seeds(scores: Scores) -> pl.DataFrame:
         for entry in success["entry"].unique().sort()
     ]
     schema = {**dict.fromkeys(("entry", "base", "column"), pl.String), "order": pl.Int64}
-    text, fit = pl.format("{}/{}", "k", "n"), 2 * pl.col("learned") >= pl.col("n")
+    learned = pl.col("learned") >= HALF * pl.col("n")
+    works, named_alike = pl.col("low") > HALF, pl.col("base").is_in([*suite.columns, "none"])
+    at_length = pl.when(works).then(pl.lit(AT_LENGTH)).otherwise(pl.lit(LEARNED))
+    text = pl.format("{}/{}, {}/{}", "learned", "n", "both", "learned")
     return (
         success.join(pl.DataFrame(names, schema, orient="row"), on="entry")
         .with_columns(
-            works=pl.col("low") > HALF,
-            fit=fit,
-            text=pl.when(fit).then(text).otherwise(pl.format("({})", text)),
+            works=works & learned,
+            state=pl.when(learned).then(at_length).otherwise(pl.lit(NOT_LEARNED)),
+            text=pl.when(learned)
+            .then(text)
+            .otherwise(pl.format(f"{NOT_LEARNED} {{}}/{{}}", "learned", "n")),
+            # Beside a column called conv and the word none.
+            label=pl.when(named_alike).then(pl.format("pe={}", "base")).otherwise("base"),
         )
         .sort("order", "entry", "task")
     )
 
 
-def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
-    """Return which entries work on each task: a column for each of the first two columns of the
-    suite, then the counts of rope and of the user's own entries."""
-    columns, every = [*scores.suite.columns][:2], count_seeds(scores)
-    own = every.group_by("base", maintain_order=True).agg((pl.col("n") == pl.col("yours")).all())
-    shown = [BASELINE, *own.filter("n")["base"]]
-    counts = [
-        {
-            "task": task,
-            "column": column,
-            "text": _works_text(every.filter(task=task, column=column)),
-        }
-        for task in tasks
-        for column in columns
-    ]
-    of_shown = _counts_by_column(every.filter(pl.col("base").is_in(shown)), columns)
-    # A column of the table may have the name of an encoding, as conv.
-    of_shown = of_shown.with_columns(pl.format("{} ", "base"))
-    of_shown = of_shown.pivot("base", [f"{base} " for base in shown], index="task", values="text")
-    frame = pl.DataFrame(counts).pivot("column", index="task", values="text")
-    frame = frame.join(of_shown, on="task", how="left", maintain_order="left")
-    title = f"Which encodings generalise to every scored split, suite {scores.suite.version}"
-    note = "An entry works if the 95 % interval of k/n lies above 50 %."
-    right = f"On the right: k of n seeds, {' and '.join(columns)}. {BRACKETS}"
-    heads = {column: f"works {column}" for column in columns}
-    heads |= {f"{base} ": base if base == BASELINE else f"{base} (yours)" for base in shown}
-    return Table(frame.select("task", *heads), {}, title, (note, right), heads)
+def select_telling(tasks: Sequence[str]) -> list[str]:
+    """Return the tasks without those that tell entries apart least, if others are among them."""
+    return [task for task in tasks if task not in LESS_TELLING] or [*tasks]
 
 
-def _works_text(entries: pl.DataFrame) -> str:
-    """Write how many of the entries work, and the best of them."""
-    works = entries.filter("works").sort("low", descending=True, maintain_order=True)["base"]
-    named = ", ".join(works[:NAMED]) + ", .." * (len(works) > NAMED)
-    return f"{len(works)} of {len(entries)}" + f": {named}" * (len(works) > 0)
+def compare_columns(scores: Scores) -> pl.DataFrame:
+    """Return for each ``task`` and ``label`` of the first two columns: ``k``, ``n``, ``state`` and
+    ``text`` alone and in the other one (``k_other``), ``p`` of Fisher's exact test of k of n, and
+    ``p_holm``, corrected over all rows."""
+    columns, counts = [*scores.suite.columns][:2], count_seeds(scores)
+    alone, other = (
+        counts.filter(column=column).select("task", "label", "k", "n", "state", "text")
+        for column in (columns[0], columns[-1])
+    )
+    pairs = alone.join(other, ["task", "label"], suffix="_other", maintain_order="left")
+    seeds = pairs.select("k", "n", "k_other", "n_other").iter_rows()
+    ps = [fisher((k, n), (k_other, n_other)) for k, n, k_other, n_other in seeds]
+    tested = pl.DataFrame({"p": ps, "p_holm": holm(ps)}, dict.fromkeys(("p", "p_holm"), pl.Float64))
+    return pairs.hstack(tested)
 
 
-def _counts_by_column(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return for each ``base`` and ``task`` the ``text`` of all columns: ``6/8, 8/8``."""
-    rows = rows.filter(pl.col("column").is_in(columns))
-    wide = rows.pivot("column", columns, index=["base", "task"], values="text").fill_null("-")
-    return wide.select("base", "task", text=pl.concat_str(columns, separator=", "))
+def columns_table(scores: Scores) -> Table:
+    """Return where the first two columns differ at the level of 5 %."""
+    pairs, columns = compare_columns(scores), [*scores.suite.columns][:2]
+    formats: dict[str, Format] = dict.fromkeys(("task", "label", "text", "text_other"), str)
+    formats |= dict.fromkeys(("p", "p_holm"), "{:.2g}".format)
+    note = f"p: Fisher's exact test of these seeds. p_holm: corrected over all {len(pairs)} pairs."
+    return Table(
+        pairs.filter(pl.col("p") <= LEVEL).sort("p", maintain_order=True),
+        formats,
+        f"Where {columns[-1]} changes how many seeds generalise to every scored split",
+        (note, CELL),
+        {"label": "entry", "text": columns[0], "text_other": columns[-1]},
+    )
 
 
-def describe_best(scores: Scores, tasks: Sequence[str]) -> str:
-    """Return a sentence on the entry that works on the most tasks."""
-    works = count_seeds(scores).filter("works", pl.col("task").is_in(tasks))
-    if works.is_empty():
-        return "No entry works on any task."
-    wins = works["entry"].value_counts(sort=True)
-    names = wins.filter(pl.col("count") == wins["count"][0])["entry"].sort()
-    return f"Works on the most tasks, {wins['count'][0]} of {len(tasks)}: {', '.join(names)}."
-
-
-def entries_table(scores: Scores, tasks: Sequence[str], shown: Collection[str] = ()) -> Table:
-    """Return k/n of every entry on every task, in the first two columns of the suite.
+def entries_tables(
+    scores: Scores, tasks: Sequence[str], shown: Collection[str] = ()
+) -> list[Table]:
+    """Return what entries do on each task: a table of those that have run at least half of the
+    telling tasks, on these, and one of the others.
 
     Args:
-        shown: these entries; empty: all.
+        shown: these entries, on all tasks; empty: all.
     """
-    columns = [*scores.suite.columns][:2]
-    rows = count_seeds(scores).filter(pl.col("task").is_in(tasks))
+    counts = count_seeds(scores).filter(pl.col("task").is_in(tasks))
     if shown:
-        rows = rows.filter(pl.col("base").is_in([*shown]) | pl.col("entry").is_in([*shown]))
-    frame = _counts_by_column(rows, columns).pivot("task", index="base")
-    known = [task for task in tasks if task in frame.columns]
-    title = f"Seeds that generalise to every scored split, {' and '.join(columns)}. {BRACKETS}"
-    return Table(frame.select(pl.col("base").alias("entry"), *known), title=title)
+        counts = counts.filter(pl.col("base").is_in([*shown]) | pl.col("entry").is_in([*shown]))
+    telling = [*tasks] if shown else select_telling(tasks)
+    is_telling = pl.col("task").is_in(telling)
+    most = pl.col("task").filter(is_telling).n_unique().over("base") >= len(telling) / 2
+    parts = {
+        "Seeds that learn a task, and how many of these generalise": most & is_telling,
+        "Entries with fewer tasks": ~most,
+    }
+    tables = [_states_table(counts.filter(which), tasks, title) for title, which in parts.items()]
+    return [table for table in tables if len(table.frame)]
+
+
+def _states_table(counts: pl.DataFrame, tasks: Sequence[str], title: str) -> Table:
+    counts = counts.sort(pl.col("order").min().over("base"), "order", maintain_order=True)
+    wide = counts.pivot("task", index=["label", "column"], values="text")
+    names = ["column", *(task for task in tasks if task in wide.columns)]
+    return Table(wide.select(pl.col("label").alias("entry"), *names), {}, title, (CELL,))
 
 
 def task_table(
     scores: Scores, task: str, why: Mapping[tuple[str, str], Cell], shown: Collection[str] = ()
 ) -> Table:
-    """Return for each entry of a task k/n and the median error in % of each split, the rows with
-    the highest success rates first.
+    """Return for each entry of a task how many seeds learn it and how many generalise to every
+    scored split, then k/n and the median error in % of each split, the highest rates first.
 
     Args:
         why: verdicts of ``pe-lab why`` by task and entry.
         shown: these entries, in all columns; empty: all.
     """
     of_task, rows = scores.suite.tasks[task], []
-    for (entry,), of in scores.cells.filter(task=task).group_by("entry", maintain_order=True):
-        base = scores.suite.split(str(entry))[0].partition(" ")[0]
-        if shown and not {entry, base} & {*shown}:
+    cells = scores.cells.filter(task=task).partition_by("entry", as_dict=True)
+    for seeds in count_seeds(scores).filter(task=task).iter_rows(named=True):
+        entry, k, n = seeds["entry"], seeds["k"], seeds["n"]
+        if shown and not {entry, seeds["base"].partition(" ")[0]} & {*shown}:
             continue
+        of = cells[(entry,)]
         splits = {row["split"]: row for row in of.iter_rows(named=True)}
-        first = next(iter(splits.values()))
-        facts = {"rate": first["lr"], "time": first["cost"], "yours": first["yours"] == first["n"]}
-        verdict = why[task, entry].verdict.cause if (task, entry) in why else None
-        rows.append({"entry": entry, "why": verdict, **facts, **splits})
-
-    def rank(row: Mapping[str, Any]) -> tuple[float, float]:
-        scored = [row[split] for split in of_task.generalises if row.get(split)]
-        return -sum(r["p_generalises"] for r in scored), sum(r["median"] for r in scored)
-
-    frame = pl.DataFrame(sorted(rows, key=rank), infer_schema_length=None)
-    yours = pl.when("yours").then(pl.format("{} (yours)", "entry")).otherwise("entry")
-    formats: dict[str, Format] = {"name": str, "why": str, "rate": "{:g}".format}
+        first, scored = next(iter(splits.values())), of.filter(pl.col("split") != IN_DOMAIN)
+        facts = {
+            "rank": (-scored["p_generalises"].sum(), scored["median"].sum()),
+            "why": why[task, entry].verdict.cause if (task, entry) in why else None,
+            "rate": first["lr"],
+            "time": first["cost"],
+            "learned": f"{seeds['learned']}/{n}",
+            "every split": f"{k}/{n} [{100 * seeds['low']:.0f}, {100 * seeds['high']:.0f}]",
+        }
+        rows.append({**seeds, **facts, **splits})
+    frame = pl.DataFrame(sorted(rows, key=itemgetter("rank")), infer_schema_length=None)
+    yours = pl.when(pl.col("yours") == pl.col("n")).then(pl.format("{} (yours)", "label"))
+    formats: dict[str, Format] = dict.fromkeys(("name", "column", "why", "learned"), str)
+    formats |= {"every split": str, "rate": "{:g}".format}
     formats |= {split: seeds_text for split in of_task.thresholds if split in frame.columns}
     heads = {s: f"{s} <= {percent(limit)}" for s, limit in of_task.thresholds.items()}
     note = "rate: the tuned learning rate. time: of training, relative to rope. why: " + (
@@ -148,10 +164,10 @@ def task_table(
         else "no run of this task was diagnosed with pe-lab why."
     )
     return Table(
-        frame.with_columns(name=yours),
+        frame.with_columns(name=yours.otherwise("label")),
         formats | {"time": "{:.2f}".format},
         f"{task}: seeds with an error up to the threshold, and the median error in %",
-        (note,),
+        (note, "every split: how many seeds pass all scored splits, with the 95 % interval."),
         {"name": "entry", **heads},
     )
 
@@ -198,8 +214,8 @@ def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     rows = scores.rows.filter(pl.col("task").is_in(tasks), pl.col("split") == IN_DOMAIN)
     for times in scores.suite.protocol.longer:
         longer = scores.success(f"steps_x{times}").filter(pl.col("task").is_in(tasks))
-        for (task,), of in longer.group_by("task", maintain_order=True):
-            texts = (f"{entry} {k}/{n}" for entry, k, n in of.select("entry", "k", "n").iter_rows())
+        seeds = pl.format("{} {}/{}", "entry", "k", "n")
+        for task, texts in longer.group_by("task", maintain_order=True).agg(seeds).iter_rows():
             yield f"{task} with {times} times the steps: {', '.join(texts)}"
     failed = rows.filter(state="failed").group_by("task", "entry", maintain_order=True)
     for task, entry, n, message in failed.agg(pl.len(), pl.first("message")).iter_rows():

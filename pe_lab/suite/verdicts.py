@@ -16,6 +16,7 @@ from pe_lab.suite.rows import OTHER_SEEDS, read_shipped, rows_of
 from pe_lab.suite.scores import Scores
 from pe_lab.suite.suite import SCORE, Suite
 
+# One number of a diagnosis a row: what names the run, then ``Diagnosis`` and its ``Row``.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "method": pl.Int64,
     **dict.fromkeys(("suite", "task", "entry", "run_id"), pl.String),
@@ -27,7 +28,6 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("name", "kind"), pl.String),
     **dict.fromkeys(("value", "in_domain", "restored"), pl.Float64),
 }
-"""One number of a diagnosis a row: what names the run, then ``Diagnosis`` and its ``Row``."""
 RUN = ("task", "entry", "seed", "run_id", "lr", "split")
 
 
