@@ -21,26 +21,22 @@ WORDS = [
 """Trivial runs: eight settings of as many seeds as it takes."""
 
 
-def main(jobs: int = 10_000, runs: int = 100) -> None:
-    began = time.process_time()
-    seeds = f"seed=range(0,{jobs // 8})"
-    listed, _, _ = list_jobs(CommandLine.parse([*WORDS, seeds]))
-    seconds = time.process_time() - began
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def main(jobs: int = 10_000, runs: int = 96) -> None:
+    """Print what ``jobs`` cost to list, and what each of ``runs`` costs its worker."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "jobs.jsonl"
-        Work.write(file, "bench", listed, len(listed), None)
-        print(f"{len(listed)} jobs: listed in {seconds:.1f} s of processor time, {memory:.0f} MiB, "
-              f"file of {file.stat().st_size / 1e6:.1f} MB")  # fmt: skip
-        line = CommandLine.parse([*WORDS, f"seed=range(0,{runs // 8})", f"runs_dir={folder}"])
-        packed, _, _ = list_jobs(line)
-        work = Work.write(file, "bench", packed, len(packed), None)
+        for n in (jobs, runs):
+            line = [*WORDS, f"runs_dir={folder}", f"seed=range(0,{n // 8})"]
+            began = time.process_time()
+            listed, _, _ = list_jobs(CommandLine.parse(line))
+            work = Work.write(Path(folder) / "jobs.jsonl", "bench", listed, n, None)
+            seconds, size = time.process_time() - began, work.file.stat().st_size / 1e6
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"{n} jobs listed in {seconds:.1f} s of processor time, {memory:.0f} MiB, "
+                  f"file of {size:.1f} MB")  # fmt: skip
         began = time.process_time()
         take_runs(work)
-        each = (time.process_time() - began) / len(packed)
-        files = len([*packed[0].folder.path.iterdir()])
-        print(f"{len(packed)} runs in one worker: {each:.2f} s of processor time and {files} files "
-              "each")  # fmt: skip
+        files = len([*listed[0].folder.path.iterdir()])
+        print(f"a run in a worker: {(time.process_time() - began) / n:.2f} s, {files} files")
 
 
 if __name__ == "__main__":
