@@ -66,8 +66,7 @@ class LoadedRun:
     def answers(self, split: str) -> Answers:
         """Return the model's answers to all sequences of a split, from which its summary was
         made."""
-        data, _ = self.sequences(split)
-        return Evaluator(self.plan, self.model, {split: data}).answers(split)
+        return Evaluator(self.plan, self.model, {split: self.sequences(split)[0]}).answers(split)
 
 
 def load(path: str | Path) -> LoadedRun:
