@@ -41,7 +41,13 @@ class DeBERTa(PositionalEncoding):
         max_len: PositiveInt | None,
     ) -> None:
         super().__init__()
-        check_keys(dims, absolute_layers)
+        refuse_where(
+            (
+                absolute_layers > dims.n_layers,
+                f"absolute_layers={absolute_layers} is more than the {dims.n_layers} layers there "
+                f"are: set absolute_layers to {dims.n_layers} or less",
+            )
+        )
         self.clip = dims.train_len if clip is None else clip
         self.mirrored, self.n_heads = mirrored, dims.n_heads
         self.relative = _table(2 * self.clip, dims.d_model)
@@ -102,13 +108,3 @@ def _table(rows: int, width: int) -> nn.Embedding:
     table = nn.Embedding(rows, width)
     nn.init.normal_(table.weight, std=0.02)
     return table
-
-
-def check_keys(dims: Dims, absolute_layers: int) -> None:
-    refuse_where(
-        (
-            absolute_layers > dims.n_layers,
-            f"absolute_layers={absolute_layers} is more than the {dims.n_layers} layers there "
-            f"are: set absolute_layers to {dims.n_layers} or less",
-        ),
-    )

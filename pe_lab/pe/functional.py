@@ -4,8 +4,6 @@ complex numbers, and the refusal of keys that do not fit.
 Shape letters as in base.py; R table rows, N taps of a filter.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -136,26 +134,13 @@ def masked_softmax(logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor:
     return (logits_BHTS + additive(mask_TS, logits_BHTS.dtype)).softmax(-1)
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """The factors of queries and keys, each pair of features being read as a complex number.
-
-    Args:
-        q, k: complex, (1 or B, 1 or H, T or S, D/2).
-        halves: pairs are the features m and m + D/2, else 2m and 2m + 1.
-    """
-
-    q: Tensor
-    k: Tensor
-    halves: bool
-
-
 def rotate_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tensor:
     """Pairs of features, read as complex numbers, times ``factors``; in the type of x, but computed
     at least in float32.
 
     Args:
-        factors, halves: as in ``Rotation``.
+        factors: complex, (1 or B, 1 or H, T, D/2).
+        halves: pairs are the features m and m + D/2, else 2m and 2m + 1.
     """
     wide_BHTD = widened(x_BHTD)
     factors = factors.to(wide_BHTD.dtype.to_complex())

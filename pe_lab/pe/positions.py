@@ -29,6 +29,8 @@ class Positions(ABC):
     """The axes of ids with several for each token, as (.., axes); empty: one position each."""
     from_tokens: bool = False
     """Whether positions follow from the tokens (``of_tokens``)."""
+    is_random: bool = True
+    """Whether those of training are drawn. If not, any generator may be passed to ``of_batch``."""
 
     def bind(self, task: Task) -> Self:
         """The source of positions for the sequences of a task.
@@ -51,10 +53,6 @@ class Positions(ABC):
         """The positions in evaluation, (N, T) or (N, T, axes), if they are ``from_tokens``. A model
         that generates gets those of the tokens that it has generated."""
         raise NotImplementedError
-
-    def is_random(self, *, training: bool) -> bool:
-        """Whether ``of_batch`` draws numbers. If not, any generator may be passed to it."""
-        return True
 
     @abstractmethod
     def limit(self, length: int, *, training: bool) -> int:
@@ -82,11 +80,10 @@ class ByLength(Positions):
 class Sequential(ByLength):
     """0, 1, .. T-1."""
 
+    is_random = False
+
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
         return np.arange(length)[None, :]
-
-    def is_random(self, *, training: bool) -> bool:
-        return False
 
     def limit(self, length: int, *, training: bool) -> int:
         return length
@@ -106,13 +103,13 @@ class RandomIntegers(ByLength):
         """(n, length) positions; ``length`` is at most ``max``."""
 
     def sample(self, rng: np.random.Generator, n: int, length: int, *, training: bool) -> Ints:
-        if not self.is_random(training=training):
+        if not (training or self.evaluation):
             return np.arange(length)[None, :]
         self.limit(length, training=training)
         return self.draw(rng, n, length)
 
     def limit(self, length: int, *, training: bool) -> int:
-        if not self.is_random(training=training):
+        if not (training or self.evaluation):
             return length
         if length > self.max:
             raise ValueError(
@@ -120,9 +117,6 @@ class RandomIntegers(ByLength):
                 f"set positions.max to {length} or more"
             )
         return self.max
-
-    def is_random(self, *, training: bool) -> bool:
-        return training or self.evaluation
 
 
 class Randomized(RandomIntegers):
@@ -216,9 +210,6 @@ class RandomFloats(ByLength):
         else:
             shares = (np.arange(length) + 0.5)[None] / max(self.trained, length)
         return (self.most * shares).astype(np.float32)
-
-    def is_random(self, *, training: bool) -> bool:
-        return training
 
     def limit(self, length: int, *, training: bool) -> int:
         return math.ceil(self.most)

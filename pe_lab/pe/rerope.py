@@ -45,24 +45,15 @@ class NearFar(RoPE):
         """The complex factors of far queries and keys, see ``factors``; None: keys stay as they
         are."""
 
-    def far(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Queries and keys whose product is the content term of far keys."""
-        factor_q, factor_k = self.far_rotation(inputs)
-        far_k = inputs.k_BHSD
-        if factor_k is not None:
-            far_k = rotate_pairs(far_k, factor_k, self.halves)
-        return rotate_pairs(inputs.q_BHTD, factor_q, self.halves), far_k
-
-    def far_rotation(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
-        """``far_factors`` with the queries' scaled by ``logn``."""
-        factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
-        return self.scale_queries(factor_q, inputs.pos_q_BT), factor_k
-
     @replaces_content
     def logits(
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
-        far_q, far_k = self.far(inputs)
+        factor_q, factor_k = self.far_factors(inputs.pos_q_BT, inputs.pos_k_BS)
+        factor_q = self.scale_queries(factor_q, inputs.pos_q_BT)
+        far_q, far_k = rotate_pairs(inputs.q_BHTD, factor_q, self.halves), inputs.k_BHSD
+        if factor_k is not None:
+            far_k = rotate_pairs(far_k, factor_k, self.halves)
         far_BHTS = (far_q * far_q.shape[-1] ** -0.5) @ far_k.transpose(-1, -2)
         near_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS) < self.near
         return torch.where(near_BTS[:, None], content_BHTS, far_BHTS)

@@ -6,7 +6,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, Kind, PositionalEncoding, by_position
-from pe_lab.pe.functional import Rotation, frequencies, refuse_where, rotate_pairs, unit_factors
+from pe_lab.pe.functional import frequencies, refuse_where, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
 LogN = Literal["none", "train", "test"]
@@ -82,18 +82,13 @@ class RoPE(PositionalEncoding):
     def rotate(
         self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> tuple[Tensor, Tensor]:
-        rotation = self.rotation(inputs)
-        return (
-            rotate_pairs(q_BHTD, rotation.q, rotation.halves),
-            rotate_pairs(k_BHSD, rotation.k, rotation.halves),
-        )
-
-    def rotation(self, inputs: AttentionInputs) -> Rotation:
-        """The factors by which ``rotate`` multiplies queries and keys."""
         factor_k = self.factors(inputs.pos_k_BS)
         # The queries are the last of the keys.
-        last = factor_k[:, :, -inputs.q_BHTD.shape[2] :]
-        return Rotation(self.scale_queries(last, inputs.pos_q_BT), factor_k, self.halves)
+        factor_q = self.scale_queries(factor_k[:, :, -q_BHTD.shape[2] :], inputs.pos_q_BT)
+        return (
+            rotate_pairs(q_BHTD, factor_q, self.halves),
+            rotate_pairs(k_BHSD, factor_k, self.halves),
+        )
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""

@@ -55,9 +55,6 @@ class Abacus(Positions):
         before = np.maximum.accumulate(np.where(is_digit, -1, place), axis=1)
         return np.where(is_digit, place - before, 0)
 
-    def is_random(self, *, training: bool) -> bool:
-        return training
-
     def limit(self, length: int, *, training: bool) -> int:
         return length + 1 + (self.k_max if training else 0)
 
@@ -108,9 +105,6 @@ class Coupled(Positions):
         room = np.maximum(self.max - 1 - ids.max(axis=1, keepdims=True), 0)
         return shifted(ids, rng.integers(0, room, endpoint=True))
 
-    def is_random(self, *, training: bool) -> bool:
-        return training
-
     def limit(self, length: int, *, training: bool) -> int:
         raise ValueError("positions=coupled knows the ids of a task's sequences only")
 
@@ -142,6 +136,7 @@ class Rows(Positions):
 
     increasing = False
     from_tokens = True
+    is_random = False
     axes = ("row", "column")
     token: int
 
@@ -167,9 +162,6 @@ class Rows(Positions):
         begins, place = tokens == self.token, np.arange(tokens.shape[1])
         first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
         return np.stack([begins.cumsum(1), place - first], axis=-1)
-
-    def is_random(self, *, training: bool) -> bool:
-        return False
 
     def limit(self, length: int, *, training: bool) -> int:
         return length + 1

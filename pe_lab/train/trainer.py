@@ -191,7 +191,7 @@ class Trainer:
             RunError: none of its answers is scored.
         """
         batch, cfg = self.data.batch(self.step), self.config
-        if self.plan.positions.is_random(training=True):
+        if self.plan.positions.is_random:
             # A new generator takes as long as everything else here.
             self.positions_rng = generator(self.plan.config.seed, "train positions", self.step)
         positions = self.plan.positions.of_batch(self.positions_rng, batch, training=True)
