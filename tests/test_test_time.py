@@ -9,7 +9,7 @@ from made import errors_of
 from program import ROOT, Here, succeeded, tiny
 
 from docs import facts
-from pe_lab.core.test_time import TEST_TIME
+from pe_lab.core.config_dir import TEST_TIME
 
 ENCODINGS = sorted(path.stem for path in (ROOT / "conf" / "pe").glob("*.yaml"))
 

@@ -63,10 +63,8 @@ class CommandLine:
         parser.add_argument("words", nargs="*")
         parser.add_argument("--multirun", "-m", action="store_true")
         parser.add_argument("--config-dir", "-cd", default=os.environ.get(VARIABLE))
-        valued = [["--cfg", "-c"], ["--package", "-p"], ["--info", "-i"]]
-        valued += [["--shell-completion", "-sc"]]
-        for names in valued:
-            parser.add_argument(*names)
+        for names in ("--cfg -c", "--package -p", "--info -i", "--shell-completion -sc"):
+            parser.add_argument(*names.split())
         for name in ("--hydra-help", "--resolve"):
             parser.add_argument(name, action="store_true")
 

@@ -172,7 +172,9 @@ def to_dict(config: Config) -> dict[str, Any]:
     # Left out where it is null: runs from before this key keep their identity.
     if (origin := resolved["train"].pop("from_run")) is not None:
         resolved["train"]["from"] = origin
-    return join_seed(resolved)
+    if (init := resolved.pop("seed_init")) is not None:
+        resolved["seed"] = {"init": init, "data": resolved["seed"]}
+    return resolved
 
 
 def split_seed(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,14 +186,6 @@ def split_seed(section: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(f"seed has the keys {', '.join(seed)}: give seed.init and seed.data")
     same = seed["init"] == seed["data"] and not isinstance(seed["init"], bool)
     return {**section, "seed": seed["data"], "seed_init": None if same else seed["init"]}
-
-
-def join_seed(section: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of ``split_seed``."""
-    joined = {key: value for key, value in section.items() if key != "seed_init"}
-    if section["seed_init"] is not None:
-        joined["seed"] = {"init": section["seed_init"], "data": section["seed"]}
-    return joined
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,13 @@ VARIABLE = "PE_LAB_CONFIG_DIR"
 """Names a folder for every command that has no ``--config-dir``."""
 CHOICES = ("task", "pe", "positions", "model", "train/optimizer", "experiment")
 """The groups that users choose from, as the help lists them."""
+TEST_TIME = frozenset(
+    {
+        *("pi", "ntk_old", "ntk_fixed", "ntk_mixed", "yarn", "longrope", "dynamic_ntk"),
+        *("rerope", "leaky_rerope", "self_extend"),
+    }
+)
+"""Those of conf/pe whose class has ``at_test_time``; tables are made without importing classes."""
 
 
 def conf() -> Path:

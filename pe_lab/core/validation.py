@@ -29,18 +29,22 @@ CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed
 
 closed = dataclass(frozen=True, kw_only=True, config=CLOSED)
 """A class decorator: a frozen dataclass that refuses unknown keys and values of other types."""
-_FILES = {
-    "rope_scaling": {
-        **{"pi": "PI", "ntk_old": "NTKOld", "ntk_fixed": "NTKFixed", "ntk_mixed": "NTKMixed"},
-        **{"yarn": "YaRN", "dynamic_ntk": "DynamicNTK", "longrope": "LongRoPE"},
-    },
-    "rerope": {"leaky_rerope": "LeakyReRoPE", "self_extend": "SelfExtend"},
-    "grape": {"grape_a": "GRAPEA", "grape_ap": "GRAPEAP", "grape_m": "GRAPEM"},
-}
 MOVED = {
-    f"pe_lab.pe.{old}.{name}": f"pe_lab.pe.{new}.{name}"
-    for new, files in _FILES.items()
-    for old, name in files.items()
+    f"pe_lab.pe.{old}": f"pe_lab.pe.{new}"
+    for old, new in {
+        "pi.PI": "rope_scaling.PI",
+        "ntk_old.NTKOld": "rope_scaling.NTKOld",
+        "ntk_fixed.NTKFixed": "rope_scaling.NTKFixed",
+        "ntk_mixed.NTKMixed": "rope_scaling.NTKMixed",
+        "yarn.YaRN": "rope_scaling.YaRN",
+        "dynamic_ntk.DynamicNTK": "rope_scaling.DynamicNTK",
+        "longrope.LongRoPE": "rope_scaling.LongRoPE",
+        "leaky_rerope.LeakyReRoPE": "rerope.LeakyReRoPE",
+        "self_extend.SelfExtend": "rerope.SelfExtend",
+        "grape_a.GRAPEA": "grape.GRAPEA",
+        "grape_ap.GRAPEAP": "grape.GRAPEAP",
+        "grape_m.GRAPEM": "grape.GRAPEM",
+    }.items()
 }
 """The recorded ``_target_`` -> today's. The identity of a run has the recorded one."""
 RECORDED = {new: old for old, new in MOVED.items()}

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import polars as pl
 
+from pe_lab.core.config_dir import TEST_TIME
 from pe_lab.core.console import percent
 from pe_lab.core.errors import check_known, counted
 from pe_lab.core.metrics import IN_DOMAIN, OOD, SHARES
-from pe_lab.core.test_time import TEST_TIME
 from pe_lab.results.format import Format, Table
 from pe_lab.results.groups import SETTING, Names
 from pe_lab.results.table import TUNING_OF, text, tuning

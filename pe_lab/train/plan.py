@@ -111,9 +111,8 @@ def plan(config: Config) -> Plan:
         positions = instantiate(config.positions, "positions", Positions).bind(task)
         limits = {n: positions.limit_for(task.split(n), training=n == TRAIN) for n in lengths}
     dims = model_config.dims(len(task.vocab), lengths[TRAIN], max(limits.values()))
-    from_file, most, counts = task.contents().keys(), config.eval.sequences, dict[str, int]()
-    for name, length in lengths.items():
-        counts[name] = count_sequences(most, length, dims.train_len)
+    from_file, most = task.contents().keys(), config.eval.sequences
+    counts = {name: count_sequences(most, n, dims.train_len) for name, n in lengths.items()}
     counts[TRAIN] = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
     sets = [(lengths[n], 1 if {n, "text"} & from_file else counts[n]) for n in lengths]
     sizes = "model.*, the lengths of task.*, train.batch_size or eval.sequences"
@@ -128,16 +127,13 @@ def plan(config: Config) -> Plan:
             raise UsageError(f"pe={config.names.get('pe')} {reason}")
     too_long = find_too_long(config, limits, encodings)
     check_keys(config, task, encodings)
-    groups: dict[str, list[Any]] = {
-        "model": [model_config],
-        "positions": [positions],
-        "pe": encodings,
-    }
     return Plan(
         config, task, positions, model_config, dims, encodings,
         splits=[name for name in task.evaluated() if name not in too_long],
         too_long=too_long,
-        null_values=find_null_values(to_dict(config), groups),
+        null_values=find_null_values(
+            to_dict(config), {"model": [model_config], "positions": [positions], "pe": encodings}
+        ),
         origin=origin,
     )  # fmt: skip
 

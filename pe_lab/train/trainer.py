@@ -210,9 +210,14 @@ class Trainer:
     def _log_loss(self) -> None:
         self.last_loss = self.loss_sum / self.loss_steps
         self.loss_sum, self.loss_steps = 0.0, 0
-        rate = learning_rate(self.config, self.step - 1)
-        row = {"train/loss": self.last_loss, "train/lr": rate, "time/train_s": self.seconds}
-        self.log({"step": self.step, **row})
+        self.log(
+            {
+                "step": self.step,
+                "train/loss": self.last_loss,
+                "train/lr": learning_rate(self.config, self.step - 1),
+                "time/train_s": self.seconds,
+            }
+        )
 
     def _evaluate(self) -> None:
         """Evaluates on the first sequences of every split, and counts for early stopping."""
