@@ -32,7 +32,7 @@ def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspec
         "gate": gate,
         "position": position.astype(np.float32),
     }
-    answer = Answer(n - 1, "b", 0.25, "a", 0.75, False, tuple(p for p in (1, 3) if p < n))
+    answer = Answer(n - 1, "b", 0.25, "a", False, tuple(p for p in (1, 3) if p < n))
     made = {
         "task": "selective_copy",
         "pe": "cope",

@@ -26,4 +26,4 @@ def config(name: str, **changes: Any) -> ModelConfig:
 
 def two_parts(name: str) -> bool:
     """Whether the model is for tasks with an input and an output part."""
-    return networks.two_parts(small(name))
+    return config(name).refuses_task(networks.FLIPFLOP) is not None

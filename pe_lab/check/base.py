@@ -18,13 +18,15 @@ from hydra.utils import get_object
 from torch import Tensor, nn
 
 from pe_lab.config.compose import fill_parts
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, reason
 from pe_lab.core.validation import instantiate
 from pe_lab.models.base import Model
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.train.encodings import build_encodings, use_kernels
+
+EVERY_KEY = "every key changes something"
 
 
 class ContractError(AssertionError):
@@ -64,8 +66,7 @@ def outcome(name: str, check: Callable[[], str]) -> Outcome:
     except (ContractError, UsageError) as error:
         return Outcome(name, "fail", str(error))
     except Exception as error:
-        first_line = str(error).partition("\n")[0]
-        return Outcome(name, "fail", f"{type(error).__name__}: {first_line}")
+        return Outcome(name, "fail", f"{type(error).__name__}: {reason(error)}")
 
 
 Section = dict[str, Any]
@@ -80,6 +81,11 @@ TRANSFORMER = {
     "tied_embeddings": False,
 }
 """The keys of the tiny transformer."""
+OF_MODELS: dict[str, list[Any]] = {
+    "layers": [{0: {"d_ff": 8}}, {0: {"n_heads": 1}}, {0: {"activation": "gelu"}}],
+    "dropout": [0.3],
+}
+"""Other values of keys of models."""
 
 
 @contextmanager
@@ -150,8 +156,9 @@ def _build(
     cfg: ModelConfig, pe: Section, seed: int, fast: bool, train_len: int, max_len: int
 ) -> Model:
     torch.manual_seed(seed)
-    sizes = cfg.dims(VOCAB, train_len, max_len)
-    encodings = build_encodings(pe, sizes, cfg.layers_without_encoding())
+    encodings = build_encodings(
+        pe, cfg.dims(VOCAB, train_len, max_len), cfg.layers_without_encoding()
+    )
     for encoding in dict.fromkeys(encodings):
         if refusal := cfg.refuses(encoding):
             raise UsageError(f"pe {refusal}")
@@ -176,8 +183,7 @@ def reach(encodings: list[PositionalEncoding], length: int = MAX_LEN) -> int:
 
 def tokens(n: int = 2, length: int = TRAIN_LEN, seed: int = 7) -> Tensor:
     """Rows of words with the separator at one place."""
-    stream = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(0, SEPARATOR, (n, length), generator=stream)
+    drawn = torch.randint(0, SEPARATOR, (n, length), generator=torch.Generator().manual_seed(seed))
     drawn[:, PLACE : PLACE + 1] = SEPARATOR
     return drawn
 
@@ -246,8 +252,7 @@ def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float
         ContractError: one is beyond ``tolerance (1 + |other|)``.
     """
     gap = largest(one - other)
-    close = torch.allclose(one, other, rtol=tolerance, atol=tolerance)
-    require(close, f"{otherwise} by {gap:.1e}")
+    require(torch.allclose(one, other, rtol=tolerance, atol=tolerance), f"{otherwise} by {gap:.1e}")
     return gap
 
 
@@ -264,11 +269,15 @@ def other_values(section: Section, key: str) -> list[Any]:
             parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
             parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
         ]
+    if key in OF_MODELS:
+        return OF_MODELS[key]
     if isinstance(value, bool) or (value is None and bool in get_args(hint)):
         return [not value]
     if value is None and type(None) in get_args(hint):
-        # Rounding of large logits would be taken for a fault.
-        return [{"width": 5, "heads": 2, "attention_factor": 2}.get(key, MAX_LEN + 5)]
+        # A window or convolution is below the length. Rounding of large logits would be taken for
+        # a fault.
+        small = {"width": 5, "window": 5, "conv": 3, "heads": 2, "attention_factor": 2}
+        return [small.get(key, MAX_LEN + 5)]
     if key == "base" and value >= 1000:
         # A base of frequencies: few features have several within the trained length (FoPE).
         return [value / 1000, value / 2000]
@@ -279,8 +288,7 @@ def other_values(section: Section, key: str) -> list[Any]:
 
 def parts(*written: str | dict[str, Any]) -> list[dict[str, Any]]:
     """The parts of a combined encoding as the command line would fill them in."""
-    filled: list[dict[str, Any]] = fill_parts({"parts": list(written)})["parts"]
-    return filled
+    return list(fill_parts({"parts": list(written)})["parts"])
 
 
 def choices(section: Section) -> dict[str, Section]:
@@ -309,14 +317,12 @@ def as_word(value: Any) -> str:
 def try_keys(
     section: Section,
     changes: Callable[[str, Any], bool | None],
-    values: Callable[[Section, str], list[Any]] = other_values,
     enough: Callable[[Iterable[bool]], bool] = all,
 ) -> str:
     """A sentence with the values of each key that were tried.
 
     Args:
         changes: whether a value of a key changes something; None: it is refused.
-        values: the other values of a key.
         enough: whether ``all`` values of a key must change something, or ``any``.
 
     Raises:
@@ -325,11 +331,13 @@ def try_keys(
     """
     words: dict[str, list[str]] = {}
     for key in (key for key in section if key != "_target_"):
-        tried = {as_word(value): changes(key, value) for value in values(section, key)}
-        tried = {word: changed for word, changed in tried.items() if changed is not None}
+        found = {as_word(value): changes(key, value) for value in other_values(section, key)}
+        tried = {word: changed for word, changed in found.items() if changed is not None}
         idle = "|".join(word for word, changed in tried.items() if not changed)
-        same = f"{key}={idle} computes or draws the same as {key}={as_word(section[key])}"
-        require(not tried or enough(map(bool, tried.values())), same)
+        require(
+            not tried or enough(tried.values()),
+            f"{key}={idle} computes or draws the same as {key}={as_word(section[key])}",
+        )
         words[key] = list(tried)
     done = [f"{key}={'|'.join(tried)}" for key, tried in words.items() if tried]
     untried = ", ".join(key for key, tried in words.items() if not tried)

@@ -5,8 +5,10 @@ and is called in the context ``base.exact``.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -14,25 +16,31 @@ from typing import Any
 import torch
 from hydra.utils import get_object
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from pe_lab.check.base import (
+    EVERY_KEY,
     HEADS,
     MAX_LEN,
     PLACE,
     TRAIN_LEN,
     VOCAB,
     NotClaimedError,
+    Outcome,
     Section,
     agree,
     build_model,
     build_transformer,
     cache_gap,
     change_after,
+    choices,
+    exact,
     gradients,
     largest,
     loss,
     model_config,
     other_values,
+    outcome,
     reach,
     require,
     scattered,
@@ -57,16 +65,15 @@ def same_keys(section: Section) -> str:
     """The yaml sets each key that the class takes, and no other."""
     arguments = list(inspect.signature(get_object(section["_target_"])).parameters)[1:]
     keys = [key for key in section if key != "_target_"]
-    unset = [key for key in arguments if key not in keys]
-    require(not unset, f"the yaml does not set {', '.join(unset)}, so no run records them")
-    unknown = [key for key in keys if key not in arguments]
-    require(not unknown, f"the class takes no {', '.join(unknown)}")
+    differ = ", ".join(sorted({*arguments} ^ {*keys}))
+    require(not differ, f"only the yaml or only the class has {differ}, so no run records them")
     return f"both have {', '.join(keys)}" if keys else "it has no keys"
 
 
-def two_parts(section: Section) -> bool:
-    """Whether a model is for tasks with an input and an output part."""
-    return model_config(section).refuses_task(FLIPFLOP) is not None
+def compute_states(built: Model, n: int = TRAIN_LEN, seed: int = 5) -> Tensor:
+    """The states of n tokens, with dropout by this seed."""
+    torch.manual_seed(seed)
+    return built(tokens(2, n), sequential(n))
 
 
 def no_look_ahead(make: Make, first: int = 0, tolerance: float = 1e-12) -> str:
@@ -96,8 +103,10 @@ def no_look_ahead(make: Make, first: int = 0, tolerance: float = 1e-12) -> str:
                 "changed: the mask comes after bias and logits, but gates, sums and convolutions "
                 "must not read later keys",
             )
-            reads = changes[:, t + 1 :].min() > 1e-6
-            require(reads, f"a token after {t} is changed, and its state is not")
+            require(
+                changes[:, t + 1 :].min() > 1e-6,
+                f"a token after {t} is changed, and its state is not",
+            )
     return f"where later tokens of {n} are changed, states differ by {worst:.1g}"
 
 
@@ -106,36 +115,41 @@ def finite(make: Make) -> str:
     at four times the trained length and at scattered positions."""
     built = make()
     n = reach(built.encodings)
-    cases = [(built, sequential(1)), (built, sequential(7)), (built, sequential(n))]
-    cases.append((built, scattered(3, min(n, 12), n)))
+    places = [sequential(1), sequential(7), sequential(n), scattered(3, min(n, 12), n)]
+    cases = [(built, pos) for pos in places]
     with suppress(UsageError):
         cases.append((make(n_heads=1), sequential()))
     for each, pos in cases:
         hidden = each(tokens(3, pos.shape[1]), pos)
         shape, dtype = (3, pos.shape[1], built.tokens.embedding_dim), torch.get_default_dtype()
-        same = hidden.shape == shape and hidden.dtype == dtype
-        require(same, f"states are {tuple(hidden.shape)} {hidden.dtype}, not {shape} {dtype}")
-        at = f"{pos.shape[1]} tokens, positions up to {int(pos.max())}"
-        require(hidden.isfinite().all(), f"states are not finite: {at}")
+        require(
+            hidden.shape == shape and hidden.dtype == dtype,
+            f"states are {tuple(hidden.shape)} {hidden.dtype}, not {shape} {dtype}",
+        )
+        require(
+            hidden.isfinite().all(),
+            f"states are not finite: {pos.shape[1]} tokens, positions up to {int(pos.max())}",
+        )
     limited = "" if n == MAX_LEN else ", as many as its max_len allows"
     return f"trained for {TRAIN_LEN} tokens, finite at {n} positions{limited}"
 
 
 def low_precision(make: Make) -> str:
     """float32 is near to float64; states and gradients are finite in bfloat16 autocast."""
-    sequence, pos = tokens(), sequential()
-    expected, single = make()(sequence, pos), make().float()
-    hidden = single(sequence, pos)
+    expected, single = compute_states(make()), make().float()
+    hidden = compute_states(single)
     require(hidden.dtype == torch.float32, f"a float32 model computes in {hidden.dtype}")
-    what = "compute in float64 what differs: float32 changes states"
-    gap = agree(hidden.double(), expected, 1e-4, what)
+    remedy = "compute in float64 what differs: float32 changes states"
+    gap = agree(hidden.double(), expected, 1e-4, remedy)
     with torch.autocast("cpu", torch.bfloat16):
-        half = single(sequence, pos)
+        half = compute_states(single)
         torch.autograd.backward(loss(single.unembed(half)))
     require(half.isfinite().all(), "states are not finite in bfloat16 autocast")
     for name, parameter in single.named_parameters():
-        good = parameter.grad is not None and bool(parameter.grad.isfinite().all())
-        require(good, f"in bfloat16 the gradient of {name} is missing or not finite")
+        require(
+            parameter.grad is not None and parameter.grad.isfinite().all(),
+            f"in bfloat16 the gradient of {name} is missing or not finite",
+        )
     half_gap = largest(half.double() - expected)
     return f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast by {half_gap:.0e}"
 
@@ -149,13 +163,13 @@ def gradients_reach(make: Make, within: str = "", heads: int = 0) -> str:
         heads: the size of an axis of heads.
     """
     built = make()
-    named = {name: p for name, p in built.named_parameters() if within in name}
+    n = reach(built.encodings)
+    slopes = gradients(built, built.unembed(built(tokens(3, n), sequential(n))))
+    by_name = zip(dict(built.named_parameters()), slopes, strict=True)
+    named = {name: gradient for name, gradient in by_name if within in name}
     if not named:
         raise NotClaimedError("it has no parameters")
-    n = reach(built.encodings)
-    torch.autograd.backward(loss(built.unembed(built(tokens(3, n), sequential(n)))))
-    for name, parameter in named.items():
-        gradient = torch.zeros(1) if parameter.grad is None else parameter.grad
+    for name, gradient in named.items():
         require(largest(gradient) > 1e-8, f"{name} has no gradient: it trains nothing")
         for axis in (axis for axis, size in enumerate(gradient.shape) if size == heads):
             by_head = gradient.abs().movedim(axis, 0).reshape(heads, -1).amax(1)
@@ -166,27 +180,22 @@ def gradients_reach(make: Make, within: str = "", heads: int = 0) -> str:
 def derivative(make: Make) -> str:
     """Gradients equal finite differences, for each parameter of the model by itself."""
     built, draw = make(fast=False).train(), torch.Generator().manual_seed(5)
-    sequence, pos = tokens(), sequential()
     named = dict(built.named_parameters())
-    backward = torch.autograd.grad(
-        loss(built(sequence, pos)), list(named.values()), materialize_grads=True
-    )
-    for (name, parameter), gradient in zip(named.items(), backward, strict=True):
-        direction, start = torch.randn(parameter.shape, generator=draw), parameter.detach().clone()
-        slope, gaps = float((gradient * direction).sum()), {}
+
+    def loss_with(changed: dict[str, Tensor]) -> Tensor:
+        return loss(functional_call(built, changed, (tokens(), sequential())))
+
+    slopes = torch.autograd.grad(loss_with({}), list(named.values()), materialize_grads=True)
+    for (name, parameter), gradient in zip(named.items(), slopes, strict=True):
+        direction = torch.randn(parameter.shape, generator=draw)
+        slope, numerics = float((gradient * direction).sum()), []
         for step in STEPS:
-            ends = []
-            for end in (step, -step):
-                with torch.no_grad():
-                    parameter.copy_(start + end * direction)
-                    ends.append(float(loss(built(sequence, pos))))
-            numeric = (ends[0] - ends[1]) / (2 * step)
-            gaps[abs(numeric - slope)] = numeric
-        with torch.no_grad():
-            parameter.copy_(start)
-        gap, numeric = min(gaps.items())
+            with torch.no_grad():
+                ends = [loss_with({name: parameter + h * direction}) for h in (step, -step)]
+            numerics.append(float(ends[0] - ends[1]) / (2 * step))
+        numeric = min(numerics, key=lambda one: abs(one - slope))
         require(
-            gap <= 1e-3 * max(abs(slope), abs(numeric)) + 1e-5,
+            math.isclose(slope, numeric, rel_tol=1e-3, abs_tol=1e-5),
             f"the derivative by {name} is {slope:.3g} by backward and {numeric:.3g} by finite "
             "differences: detach(), no_grad or .data cuts it, or a backward is wrong",
         )
@@ -200,8 +209,11 @@ def reads_positions(make: Make) -> str:
     places = sequential().expand(2, -1), scattered(2, TRAIN_LEN, reach(built.encodings))
     gap = largest(built(sequence, places[1]) - built(sequence, places[0]))
     if any(encoding.reads_positions for encoding in built.encodings):
-        remedy = "use the positions passed in, or set reads_positions = False"
-        require(gap > 1e-6, f"positions with gaps change states by {gap:.1g}: {remedy}")
+        require(
+            gap > 1e-6,
+            f"positions with gaps change states by {gap:.1g}: use the positions passed in, or set "
+            "reads_positions = False",
+        )
         return f"positions with gaps change states by {gap:.2g}"
     require(gap == 0, f"reads_positions is False, but others change states by {gap:.1e}")
     raise NotClaimedError("reads_positions is False, and positions with gaps change nothing")
@@ -213,8 +225,7 @@ def shifted(make: Make) -> str:
     sequence, shift = tokens(), min(SHIFT, reach(built.encodings) - TRAIN_LEN)
     if shift < 1:
         raise NotClaimedError(f"its max_len has no room to shift {TRAIN_LEN} positions")
-    places = (sequential(TRAIN_LEN, offset=shift), sequential())
-    there, here = (built(sequence, pos) for pos in places)
+    there, here = built(sequence, sequential() + shift), built(sequence, sequential())
     what = f"{shift} added to every position changes states"
     if all(encoding.shift_invariant for encoding in built.encodings):
         gap = agree(there, here, 1e-10, f"shift_invariant is True, but {what}")
@@ -245,9 +256,6 @@ def cached(make: Make) -> str:
     limit = reach(built.encodings)
     n = min(2 * TRAIN_LEN, limit)
     if any(encoding.whole_sequence for encoding in built.encodings):
-        with suppress(ValueError):
-            built.empty_cache()
-            require(False, "whole_sequence is set, but a key cache is not refused")
         raise NotClaimedError("it reads the whole sequence's length")
     pieces = (PLACE + 1, 3, 1, 1, 1, TRAIN_LEN - 4)
     places = sequential(n), scattered(3, n, limit)
@@ -273,8 +281,7 @@ def compare_with_plain(
     worst = 0.0
     for pos, training in product(places, (True, False)):
         outs = [built.train(training)(sequence, pos) for built in (fast, plain)]
-        gap = agree(outs[0], outs[1], 1e-12 * loose, "the kernels change states")
-        worst = max(worst, gap)
+        worst = max(worst, agree(outs[0], outs[1], 1e-12 * loose, "the kernels change states"))
         grads = [gradients(built, out) for out, built in zip(outs, (fast, plain), strict=True)]
         for (name, _), one, other in zip(fast.named_parameters(), *grads, strict=True):
             agree(one, other, 1e-10 * loose, f"the kernels change the gradient of {name}")
@@ -285,9 +292,12 @@ def round_trip(make: Make) -> str:
     """A model with another's ``state_dict`` computes the same."""
     built, other = make(), make(seed=1)
     other.load_state_dict(built.state_dict())
-    gap = largest(other(tokens(), sequential()) - built(tokens(), sequential()))
-    what = "what is drawn when a model is built must be a parameter or a persistent buffer"
-    require(gap == 0, f"a model with this one's state_dict differs by {gap:.1e}: {what}")
+    gap = largest(compute_states(other) - compute_states(built))
+    require(
+        gap == 0,
+        f"a model with this one's state_dict differs by {gap:.1e}: what is drawn when a model is "
+        "built must be a parameter or a persistent buffer",
+    )
     return f"{len(built.state_dict())} tensors saved and loaded, states equal bit for bit"
 
 
@@ -310,49 +320,35 @@ def dropout_by_generator(make: Make) -> str:
         built = make(dropout=0.3)
     except UsageError:
         raise NotClaimedError("it has no key dropout") from None
-
-    def out(seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        return built(tokens(), sequential())
-
-    require(torch.equal(out(5), out(5)), "one seed drops different units in two passes")
-    require(not torch.equal(out(5), out(6)), "another seed drops the same units")
-    built.eval()
-    require(torch.equal(out(5), out(6)), "it drops units in evaluation")
+    one, again, other = (compute_states(built, seed=seed) for seed in (5, 5, 6))
+    require(torch.equal(one, again), "one seed drops different units in two passes")
+    require(not torch.equal(one, other), "another seed drops the same units")
+    one, other = (compute_states(built.eval(), seed=seed) for seed in (5, 6))
+    require(torch.equal(one, other), "it drops units in evaluation")
     return "the same mask for the same seed, none in evaluation"
 
 
-def every_key(
-    section: Section,
-    build: Callable[[Section], Model],
-    values: Callable[[Section, str], list[Any]] = other_values,
-) -> str:
+def every_key(section: Section, build: Callable[[Section], Model]) -> str:
     """Every other value of a key that is accepted changes what is computed, or the number of
-    parameters: by itself, or beside another value of one other key.
-
-    Args:
-        values: the other values of a key to try.
-    """
+    parameters: by itself, or beside another value of one other key."""
 
     def changes(key: str, value: Any) -> bool | None:
         changed = None
-        for start in neighbours(section, key, values):
+        for start in neighbours(section, key):
             with suppress(UsageError):
                 changed = not computes_the_same(build(start), build({**start, key: value}))
             if changed:
                 break
         return changed
 
-    return try_keys(section, changes, values)
+    return try_keys(section, changes)
 
 
-def neighbours(
-    section: Section, key: str, values: Callable[[Section, str], list[Any]]
-) -> Iterator[Section]:
+def neighbours(section: Section, key: str) -> Iterator[Section]:
     """The section as it is, then with one key other than this one changed."""
     yield section
     for other in sorted(section.keys() - {key, "_target_"}):
-        for value in values(section, other):
+        for value in other_values(section, other):
             yield {**section, other: value}
 
 
@@ -363,24 +359,10 @@ def computes_the_same(*pair: Model) -> bool:
     # Two lengths: at max_len alone, a share of it is a share of the sequence's length.
     longest = min(reach(built.encodings) for built in pair)
     for n, training in product((longest, min(TRAIN_LEN, longest)), (True, False)):
-        states = []
-        for built in pair:
-            torch.manual_seed(5)  # of dropout
-            states.append(built.train(training)(tokens(2, n), sequential(n)))
-        if largest(states[0] - states[1]) > 1e-9:
+        one, other = (compute_states(built.train(training), n) for built in pair)
+        if largest(one - other) > 1e-9:
             return False
     return True
-
-
-def values_of_model(section: Section, key: str) -> list[Any]:
-    """Other values of a key of a model."""
-    if key == "layers":
-        return [{0: {"d_ff": 8}}, {0: {"n_heads": 1}}, {0: {"activation": "gelu"}}]
-    if isinstance(section[key], float):
-        return [0.3]
-    values = other_values(section, key)
-    # Null means no window or no convolution, and a number must be below the length.
-    return [3] if section[key] is None and all(isinstance(v, int) for v in values) else values
 
 
 def encoding_checks(section: Section) -> dict[str, Callable[[], str]]:
@@ -404,7 +386,8 @@ def encoding_checks(section: Section) -> dict[str, Callable[[], str]]:
 def model_checks(section: Section) -> dict[str, Callable[[], str]]:
     """The checks of a model."""
     make = partial(build_model, section)
-    first = PLACE if two_parts(section) else 0
+    # A model of two parts reads the whole input.
+    first = PLACE if model_config(section).refuses_task(FLIPFLOP) else 0
     return {
         "no look at the future": partial(no_look_ahead, make, first=first),
         "gradient to every parameter": partial(gradients_reach, make),
@@ -412,5 +395,25 @@ def model_checks(section: Section) -> dict[str, Callable[[], str]]:
         "dropout by torch's generator": partial(dropout_by_generator, make),
         "cached equals uncached": partial(cached, make),
         "state_dict round trip": partial(round_trip, make),
-        "every key changes something": partial(every_key, section, build_model, values_of_model),
+        EVERY_KEY: partial(every_key, section, build_model),
     }
+
+
+def check_encoding(section: Section) -> Iterator[Outcome]:
+    """The outcomes of all checks of an encoding: with the keys as they are, unless another choice
+    of one key fails."""
+    with exact():
+        yield outcome("keys of yaml and class", partial(same_keys, section))
+        checks = {words: encoding_checks(one) for words, one in choices(section).items()}
+        for name in checks[""]:
+            outcomes = {words: outcome(name, of[name]) for words, of in checks.items()}
+            shown = next((words for words, one in outcomes.items() if one.state == "fail"), "")
+            one = outcomes[shown]
+            yield replace(one, sentence=f"with {shown}: {one.sentence}") if shown else one
+        yield outcome(EVERY_KEY, partial(every_key, section, build_transformer))
+
+
+def check_model(section: Section) -> Iterator[Outcome]:
+    """The outcomes of all checks of a model."""
+    with exact():
+        yield from (outcome(name, check) for name, check in model_checks(section).items())

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from pe_lab.check.base import (
+    EVERY_KEY,
     NotClaimedError,
+    Outcome,
     Section,
+    outcome,
     require,
     try_keys,
 )
@@ -49,15 +53,20 @@ def shapes(task: Task) -> str:
         arrays = batch.tokens, batch.targets, batch.scored
         shapes, kinds = {a.shape for a in arrays}, [a.dtype for a in arrays]
         require(len(shapes) == 1, f"{name}: tokens, targets and scored have the shapes {shapes}")
-        right = kinds == [np.int64, np.int64, np.bool_]
-        require(right, f"{name}: the types are {kinds}, not int64, int64 and bool")
-        drew = batch.tokens.shape[1]
-        fits = drew <= split.n_tokens
-        require(fits, f"{name} draws {drew} tokens, more than its n_tokens, {split.n_tokens}")
-        ids = np.concatenate([batch.tokens.ravel(), batch.targets.ravel()])
-        least, most = int(ids.min()), int(ids.max())
-        known = least >= 0 and most < words
-        require(known, f"{name} draws the tokens {least} to {most}, of a vocabulary of {words}")
+        require(
+            kinds == [np.int64, np.int64, np.bool_],
+            f"{name}: the types are {kinds}, not int64, int64 and bool",
+        )
+        drawn = batch.tokens.shape[1]
+        require(
+            drawn <= split.n_tokens,
+            f"{name} draws {drawn} tokens, more than its n_tokens, {split.n_tokens}",
+        )
+        ids = np.stack([batch.tokens, batch.targets])
+        require(
+            ids.min() >= 0 and ids.max() < words,
+            f"{name} draws the tokens {ids.min()} to {ids.max()}, of a vocabulary of {words}",
+        )
         require(not (batch.scored & ~batch.real()).any(), f"{name} scores padding")
         require(bool(batch.scored.any()), f"{name} has nothing to score in {len(batch)} sequences")
     return f"{len(task.evaluated())} splits, {words} words"
@@ -67,11 +76,7 @@ def same_batch(task: Task) -> str:
     """A batch depends on the generator that is passed, and on nothing else."""
     if task.stored("train") is not None:
         raise NotClaimedError("its sequences are read from a file")
-    state = np.random.get_state()
-    first, other = (content(task, task.sample(generator(seed), N)) for seed in (0, 1))
-    np.random.seed(1)
-    again = content(task, task.sample(generator(0), N))
-    np.random.set_state(state)
+    first, again, other = (content(task, task.sample(generator(n), N)) for n in (0, 0, 1))
     require(again == first, "the same generator draws another batch: use rng alone")
     require(first != other, "another generator draws the same batch: use rng")
     return f"{N} sequences are the same twice, and others with another seed"
@@ -95,8 +100,10 @@ def not_given_away(task: Task) -> str:
         answers, read = batch.targets[batch.scored], batch.tokens[batch.scored]
         if len(answers) > 1:
             require(bool((answers != read).any()), f"in {split} every answer is the token read")
-            varies = bool((answers != answers[0]).any())
-            require(varies, f"in {split} every answer is {task.vocab[answers[0]]!r}")
+            require(
+                bool((answers != answers[0]).any()),
+                f"in {split} every answer is {task.vocab[answers[0]]!r}",
+            )
     batch = draw(task, IN_DOMAIN)
     return f"in domain a constant guess gets {100 * task.guess(batch, batch):.0f} % wrong"
 
@@ -118,12 +125,13 @@ def compare_answers(task: Task) -> int:
     """How many answers were compared with an earlier one after the same tokens; all are equal."""
     batch = task.sample(generator(2), MANY)
     known: dict[bytes, int] = {}
-    places = list(zip(*np.nonzero(batch.scored), strict=True))
-    for row, t in places:
+    for row, t in np.argwhere(batch.scored):
         read, answer = batch.tokens[row, : t + 1], int(batch.targets[row, t])
-        same = known.setdefault(read.tobytes(), answer) == answer
-        require(same, f"after {task.decode(read.tolist())!r} two sequences have other answers")
-    return len(places) - len(known)
+        require(
+            known.setdefault(read.tobytes(), answer) == answer,
+            f"after {task.decode(read.tolist())!r} two sequences have other answers",
+        )
+    return int(batch.scored.sum()) - len(known)
 
 
 def shortened(task: Task) -> Iterator[Task]:
@@ -142,10 +150,11 @@ def generated(task: Task) -> str:
         raise NotClaimedError("generates is False")
     for split in task.evaluated():
         batch = draw(task, split)
-        for scored, real in zip(batch.scored, batch.real(), strict=True):
-            places = np.flatnonzero(scored) - int(real.sum())
-            last = bool((places == np.arange(-len(places), 0)).all())
-            require(last, f"generates is True, but in {split} the answers are not the last tokens")
+        ends = batch.scored[:, :-1] & ~batch.scored[:, 1:] & batch.real()[:, 1:]
+        require(
+            not ends.any(),
+            f"generates is True, but in {split} the answers are not the last tokens",
+        )
     return "in every split the answers are one run at the end"
 
 
@@ -163,8 +172,8 @@ def every_key(section: Section) -> str:
             return content(task, draw(task, IN_DOMAIN)) != before
         return None
 
-    changeable = {key: value for key, value in section.items() if key not in start.fixed}
-    return try_keys(changeable, changes, enough=any)
+    free = {key: value for key, value in section.items() if key not in start.fixed}
+    return try_keys(free, changes, enough=any)
 
 
 CHECKS = {
@@ -175,3 +184,10 @@ CHECKS = {
     "answers follow from what is read": derivable,
     "one run of answers at the end": generated,
 }
+
+
+def check_task(section: Section) -> Iterator[Outcome]:
+    """The outcomes of all checks of a task."""
+    task = build_task(section)
+    yield from (outcome(name, partial(check, task)) for name, check in CHECKS.items())
+    yield outcome(EVERY_KEY, partial(every_key, section))

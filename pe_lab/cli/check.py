@@ -21,7 +21,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pe_lab.check import suite
+from pe_lab.check import networks, tasks
 from pe_lab.check.base import Outcome
 from pe_lab.cli.train import checked
 from pe_lab.core.config_dir import choices
@@ -89,7 +89,11 @@ def _checks(
 
         ((_, name, encoding),) = sections
         return {f"hf={hf} pe={name}": partial(check_rotation, hf, encoding)}
-    checks = {"pe": suite.check_encoding, "task": suite.check_task, "model": suite.check_model}
+    checks = {
+        "pe": networks.check_encoding,
+        "task": tasks.check_task,
+        "model": networks.check_model,
+    }
     return {f"{group}={name}": partial(checks[group], section) for group, name, section in sections}
 
 

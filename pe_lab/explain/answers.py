@@ -34,6 +34,7 @@ class Questions:
     Args:
         positions: of the tokens, (1 or N, T).
         row, place: where each answer is predicted, (n,).
+        target: the right answers, (n,).
         held: the tokens that hold it, (n, T).
         wrong: the tokens that hold another answer, ``wrong_target``, to force attention onto,
             (n, T); none where the sequence has no such answer.
@@ -44,29 +45,17 @@ class Questions:
     positions: Numbers
     row: Ints
     place: Ints
+    target: Ints
     held: Bools
     wrong: Bools
     wrong_target: Ints
 
     @property
-    def target(self) -> Ints:
-        """The right answers, (n,)."""
-        found: Ints = self.batch.targets[self.row, self.place]
-        return found
-
-    @property
-    def distance(self) -> Ints:
-        """How far back the last of the tokens that hold the answer is, (n,)."""
-        last = _last(self.held)
-        return self.place - np.where(last < 0, self.place, last)
-
-    @property
-    def apart(self) -> Numbers:
-        """``distance`` in positions: how far those of two tokens differ, (n,)."""
-        at, row = self.positions, self.row % len(self.positions)
-        return distance_between(
-            at[row, self.place], at[row, self.place - self.distance], at.ndim - 2
-        )
+    def distance(self) -> Numbers:
+        """How far back the last of the tokens that hold the answer is, in positions, (n,)."""
+        at, row, last = self.positions, self.row % len(self.positions), _last(self.held)
+        last = np.where(last < 0, self.place, last)
+        return distance_between(at[row, self.place], at[row, last], at.ndim - 2)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -75,18 +64,18 @@ class Questions:
         """The same answers, some sequences at a time."""
         size = max(1, CHUNK // self.batch.tokens.shape[1])
         for start in range(0, len(self.batch), size):
-            here = (self.row >= start) & (self.row < start + size)
             rows = slice(start, start + size)
+            some = self.only((self.row >= start) & (self.row < start + size))
             positions = self.positions if len(self.positions) == 1 else self.positions[rows]
-            some = self.only(here)
-            batch = self.batch.take(rows)
-            yield replace(some, batch=batch, positions=positions, row=some.row - start)
+            yield replace(
+                some, batch=self.batch.take(rows), positions=positions, row=some.row - start
+            )
 
-    def only(self, chosen: Bools) -> "Questions":
+    def only(self, chosen: Bools | Ints) -> "Questions":
         """Some of the answers, of the same sequences."""
         return Questions(
             self.task, self.batch, self.positions, self.row[chosen], self.place[chosen],
-            self.held[chosen], self.wrong[chosen], self.wrong_target[chosen],
+            self.target[chosen], self.held[chosen], self.wrong[chosen], self.wrong_target[chosen],
         )  # fmt: skip
 
 
@@ -113,8 +102,7 @@ def find_questions(task: Task, split: str, batch: Batch, positions: Numbers) -> 
         if len(others):
             other = others[rng.integers(len(others))]
             wrong[answer], wrong_target[answer] = held[other], target[other]
-    shown = positions if len(positions) == 1 else positions[:n]
-    return Questions(task, batch, shown, row, place, held, wrong, wrong_target)
+    return Questions(task, batch, positions[:n], row, place, target, held, wrong, wrong_target)
 
 
 def distance_between(one: Numbers, other: Numbers, axes: int) -> Numbers:
@@ -149,9 +137,8 @@ def predict(
     found = []
     for part in questions.chunks():
         raise_interrupt()
-        tokens, positions = torch.from_numpy(part.batch.tokens), torch.from_numpy(part.positions)
         with apply_intervention(model, make(part), read and read(part)):
-            hidden = model(tokens, positions)
+            hidden = model(torch.from_numpy(part.batch.tokens), torch.from_numpy(part.positions))
         found.append(model.unembed(hidden[part.row, part.place]).float())
     return torch.cat(found)
 

@@ -57,19 +57,18 @@ class Cell:
     def mean(self, name: str, field: str) -> float | None:
         """The mean over seeds of a row's ``value``, ``in_domain`` or ``restored``, which only the
         seeds that fail have."""
-        some = [
-            one.diagnosis
+        found = [
+            getattr(one.diagnosis.by_name.get(name), field, None)
             for one in self.seeds
             if field != "restored" or fails(self.task, self.split, one.diagnosis)
         ]
-        found = [getattr(one.by_name.get(name), field, None) for one in some]
         numbers = [value for value in found if value is not None]
         return sum(numbers) / len(numbers) if numbers else None
 
     def facts(self) -> dict[str, Any]:
         """The verdict as JSON has it."""
-        facts = {"task": self.task, "pe": self.pe, "split": self.split, **asdict(self.verdict)}
-        return facts | {"sentence": self.sentence}
+        names = {"task": self.task, "pe": self.pe, "split": self.split}
+        return {**names, **asdict(self.verdict), "sentence": self.sentence}
 
 
 def group_cells(found: Iterable[Diagnosed]) -> list[Cell]:

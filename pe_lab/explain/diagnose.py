@@ -5,7 +5,7 @@
 Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
-from pe_lab.core.task import TRAIN, Bools
+from pe_lab.core.task import TRAIN
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.explain.answers import (
     MakeIntervention,
@@ -30,7 +30,7 @@ from pe_lab.explain.answers import (
     predict,
 )
 from pe_lab.explain.hook import Intervention
-from pe_lab.explain.inspect import build_plain_model, require_attention
+from pe_lab.explain.inspect import build_plain_model
 from pe_lab.explain.interventions import (
     Head,
     NotClampedError,
@@ -39,15 +39,15 @@ from pe_lab.explain.interventions import (
     clamp_terms,
     drop_keys,
     force_attention,
+    hide_tokens,
     lift_penalty,
     mask_far_keys,
-    mask_source,
     mask_strongest_others,
     scale_by_log_n,
     scale_logits,
     weigh_as_usual,
 )
-from pe_lab.explain.measures import QUANTITIES, measure_attention
+from pe_lab.explain.measures import QUANTITIES, AttentionMeasures, measure_attention
 from pe_lab.explain.record import (
     METHOD,
     WHOLE,
@@ -78,10 +78,10 @@ def diagnose(run: LoadedRun, split: str | None = None, model: Model | None = Non
         UsageError: no such split, or the model has no attention of each token to those before, or
             the task does not say which tokens hold an answer.
     """
-    require_attention(run)
+    plain = build_plain_model(run) if model is None else model
     split = run.worst_split() if split is None else split
     summary = _of_summary(run, split)
-    measured = _Bench(run, split, build_plain_model(run) if model is None else model).measured()
+    measured = _Bench(run, split, plain).measured()
     return measured if model else replace(measured, rows=[summary, *measured.rows])
 
 
@@ -119,10 +119,9 @@ def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = Fals
     if split not in known:
         rows = [replace(_of_summary(run, split), name="plain")]
         known[split] = Diagnosis(str(run.summary["identity"]), METHOD, split, 0, 0, 0, [], rows)
-        if not force and not fails(run.summary["task"], split, known[split]):
-            return known[split]
-        known[split] = diagnose(run, split)
-        record_diagnosis(folder, known[split], force=force)
+        if force or fails(run.summary["task"], split, known[split]):
+            known[split] = diagnose(run, split)
+            record_diagnosis(folder, known[split], force=force)
     return known[split]
 
 
@@ -134,35 +133,35 @@ class _Bench:
         self.keys = run.plan.dims.train_len
         task = run.plan.task
         self.reach = run.plan.positions.limit_for(task.split(TRAIN), training=True)
-        drawn = {name: run.sequences(name) for name in (IN_DOMAIN, split)}
-        found = [find_questions(task.split(name), name, *drawn[name]) for name in drawn]
-        if found[0] is None or found[1] is None:
+        far, near = (
+            find_questions(task.split(n), n, *run.sequences(n)) for n in (split, IN_DOMAIN)
+        )
+        if far is None or near is None:
             raise UsageError(
                 f"task={run.summary['task']} does not say which tokens hold an answer: choose "
                 "another task, or define holds_answer in its class"
             )
-        self.near, self.far = found[0], found[1]
+        self.far, self.near = far, near
         self.rows: list[Row] = []
-        logits, self.attended = measure_attention(model, self.near)
-        logits_beyond, self.beyond = measure_attention(model, self.far)
-        self.plain = {
-            self.near: mark_wrong(self.near.task, logits, self.near.target),
-            self.far: mark_wrong(self.far.task, logits_beyond, self.far.target),
-        }
+        self.beyond, self.attended = measure_attention(model, far), measure_attention(model, near)
+        self.plain = {far: self.beyond.wrong, near: self.attended.wrong}
         self.heads = self._readers()
 
     def measured(self) -> Diagnosis:
-        self._add("plain", "error", lambda questions: self.plain[questions])
-        beyond = self.far.apart >= self.reach
-        for name, chosen in (("near", ~beyond), ("far", beyond)):
-            self.rows.append(Row(name, "error", _mean(self.plain[self.far][chosen])))
+        self._row("plain", "error", *map(_mean, self.plain.values()))
+        beyond = self.far.distance >= self.reach
+        self.rows += [
+            Row(name, "error", _mean(self.beyond.wrong[chosen]))
+            for name, chosen in (("near", ~beyond), ("far", beyond))
+        ]
         self._clamped()
         self._interventions()
         self._temperature()
         self._controls()
-        self._attention()
-        names = [metric_name(split, "guess") for split in (self.split, IN_DOMAIN)]
-        guess = [self.run.summary["metrics"][name] for name in names]
+        far, near = (average_measures(of, self.heads) for of in (self.beyond, self.attended))
+        self.rows += [Row(name, "attention", far[name], near[name]) for name in far]
+        metrics = self.run.summary["metrics"]
+        guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
         return Diagnosis(
             str(self.run.summary["identity"]), METHOD, self.split, guess[0], guess[1],
             len(self.far), self.heads, self.rows,
@@ -172,57 +171,56 @@ class _Bench:
         """Positions, distances or terms of the encoding kept within those of training, where those
         of the split are beyond: random floats are not."""
         encodings, name = self.model.encodings, "distances clamped"
+        carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
+        moves = self.near.positions.ndim == 2 and self.run.plan.positions.whole and not carried
+        at_input = {"embed", "block_input"}
         if not any(encoding.reads_positions for encoding in encodings):
             if self._has_term():
-                seen = self.attended
-                self._intervene(name, partial(clamp_terms, least=seen.least, largest=seen.largest))
-            return
-        carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
-        if self.near.positions.ndim > 2 or carried or not self.run.plan.positions.whole:
-            return
-        at_input = {"embed", "block_input"}
-        if all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
+                least = self.attended.reduced("least term", torch.amin)
+                largest = self.attended.reduced("largest term", torch.amax)
+                self._intervene(name, partial(clamp_terms, least=least, largest=largest))
+        elif moves and all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
             with suppress(NotClampedError):
                 self._intervene(name, partial(clamp_distances, trained=self.reach))
-            return
-        self._in_trained_positions()
+        elif moves:
+            self._in_trained_positions()
 
     def _in_trained_positions(self) -> None:
         """One answer of each sequence with all positions within those of training, also with the
         oracle. Restored of the added error of these answers, and shown as of all answers."""
-        errors = [float(self.plain[q].mean()) for q in (self.far, self.near)]
-        moved = [clamp_positions(q, self.reach) for q in (self.far, self.near)]
-        plain = [
-            float(find_wrong(self.model, replace(m, positions=q.positions)).mean())
-            for m, q in zip(moved, (self.far, self.near), strict=True)
+        sides = (self.far, self.near)
+        moved = [clamp_positions(questions, self.reach) for questions in sides]
+        stayed = [
+            replace(m, positions=questions.positions)
+            for m, questions in zip(moved, sides, strict=True)
         ]
+        plain, errors = self._errors(stayed), [float(of.mean()) for of in self.plain.values()]
         makes: dict[str, MakeIntervention] = {
             "positions clamped": lambda part: Intervention(),
             "positions clamped and oracle": partial(force_attention, heads=self.heads),
         }
         for name, make in makes.items():
-            change = [
-                float(find_wrong(self.model, m, make).mean()) - before
-                for m, before in zip(moved, plain, strict=True)
-            ]
-            restored = change[0] / (plain[1] - plain[0]) if plain[0] > plain[1] else None
-            shown = errors[0] + change[0], errors[1] + change[1]
-            self.rows.append(Row(name, "intervention", *shown, restored))
+            far, near = np.subtract(self._errors(moved, make), plain).tolist()
+            restored = far / (plain[1] - plain[0]) if plain[0] > plain[1] else None
+            self.rows.append(Row(name, "intervention", errors[0] + far, errors[1] + near, restored))
+
+    def _errors(self, sides: Sequence[Questions], *make: MakeIntervention) -> list[float]:
+        return [float(find_wrong(self.model, questions, *make).mean()) for questions in sides]
 
     def _interventions(self) -> None:
         """The interventions of every model, and the placebos of those that restore at least half:
         their names begin with that of the intervention and a colon."""
         keys, reach, heads = self.keys, self.reach, self.heads
         windows = [m.window for m in self.model.modules() if isinstance(m, Attention)]
-        if more_keys := any(window is None or window > keys for window in windows):
-            draws = [partial(drop_keys, trained=keys, draw=draw) for draw in range(DRAWS)]
-            self._intervene("fewer keys", draws[0], more=draws[1:])
+        more_keys = any(window is None or window > keys for window in windows)
         usual, layers = self._lost_terms(), len(self.model.encodings)
         in_layers = {
             f"far keys masked in layer {n}": partial(mask_far_keys, trained=reach, layers=[n])
             for n in range(layers if layers > 1 else 0)
         }
+        draws = [partial(drop_keys, trained=keys, draw=draw) for draw in range(DRAWS)]
         makes: dict[str, MakeIntervention] = {
+            "fewer keys": draws[0],
             "fewer keys: strongest others masked": mask_strongest_others,
             "fewer keys: wrong token kept": partial(drop_keys, trained=keys, draw=0, onto="wrong"),
             "usual penalty": partial(lift_penalty, usual=usual),
@@ -232,9 +230,10 @@ class _Bench:
             "logits times log n": partial(scale_by_log_n, trained=keys),
             "oracle": partial(force_attention, heads=heads),
             "weighted oracle": partial(weigh_as_usual, usual=self.attended.by_kind, heads=heads),
-            "source masked": mask_source,
+            "source masked": lambda part: hide_tokens(part, part.held),
         }
         applies = {
+            "fewer keys": more_keys,
             "usual penalty": self._has_term(),
             "logits times log n": more_keys,
             "weighted oracle": bool((self.near.held.sum(1) > 1).any()),
@@ -244,60 +243,50 @@ class _Bench:
             of, colon, _ = name.partition(":")
             helps = any(row.name == of and row.helps for row in self.rows)
             if helps if colon else applies.get(name, True):
-                self._intervene(name, make, "placebo" if colon else kinds.get(name, "intervention"))
+                kind = "placebo" if colon else kinds.get(name, "intervention")
+                self._intervene(name, make, kind, draws[1:] if name == "fewer keys" else ())
 
     def _lost_terms(self) -> dict[int, Tensor]:
         """The mean in domain of the term at the source, of heads in which it is lower on the split
         by more than its deviation in domain; others have no least value."""
-        found = {}
-        for layer, usual in self.attended.usual.items():
-            lost = usual - self.beyond.usual[layer] > self.attended.deviation[layer]
-            found[layer] = usual.masked_fill(~lost, -torch.inf)
-        return found
+        name, deviate = "term at source", partial(torch.std, correction=0)
+        usual = self.attended.reduced(name, torch.mean)
+        deviation, beyond = (
+            self.attended.reduced(name, deviate),
+            self.beyond.reduced(name, torch.mean),
+        )
+        return {
+            layer: usual[layer].where(usual[layer] - beyond[layer] > deviation[layer], -torch.inf)
+            for layer in usual
+        }
 
     def _temperature(self) -> None:
         """The factor that is best on one half of the sequences, measured on the other half."""
         found = {1.0: [self.plain[self.far], self.plain[self.near]]}
         for factor in FACTORS:
-            make = partial(scale_logits, factor=factor)
-            found[factor] = [find_wrong(self.model, each, make) for each in (self.far, self.near)]
+            found[factor] = [
+                find_wrong(self.model, questions, partial(scale_logits, factor=factor))
+                for questions in (self.far, self.near)
+            ]
         half = self.far.row % 2 == 0
-        measured_here, near, chosen = np.zeros(len(self.far)), [], []
+        measured_here, chosen = np.zeros(len(self.far)), []
         for here in (half, ~half):
             others = ~here if (~here).any() else here
             best = min(found, key=lambda factor: found[factor][0][others].mean())
             measured_here[here] = found[best][0][here]
-            near.append(found[best][1].mean())
             chosen.append(best)
-        self._row("logits scaled", "intervention", _mean(measured_here), float(max(near)))
+        near = max(float(found[best][1].mean()) for best in chosen)
+        self._row("logits scaled", "intervention", _mean(measured_here), near)
         self.rows.append(Row("factor", "detail", float(np.mean(chosen))))
 
     def _controls(self) -> None:
         forced = partial(force_attention, heads=self.heads, onto="wrong")
-
-        def follows(questions: Questions) -> Bools:
+        follows = []
+        for questions in (self.far, self.near):
             some = questions.only(questions.wrong_target >= 0)
-            return ~mark_wrong(some.task, predict(self.model, some, forced), some.wrong_target)
-
-        self._add("follows a wrong token", "control", follows)
-
-    def _attention(self) -> None:
-        both = ((self.beyond, self.far), (self.attended, self.near))
-        # The same answers for the three terms of the identity.
-        finite = [found.of("log_odds", self.heads).isfinite() for found, _ in both]
-        for name in QUANTITIES:
-            values = []
-            for (found, _), chosen in zip(both, finite, strict=True):
-                each = found.of(name, self.heads)
-                in_identity = name in ("log_odds", "count", "gap")
-                values.append(_finite_mean(each[chosen] if in_identity else each))
-            self.rows.append(Row(name, "attention", *values))
-        for are, is_wrong in (("right", False), ("wrong", True)):
-            values = [
-                _finite_mean(found.of("mass", self.heads)[self.plain[questions] == is_wrong])
-                for found, questions in both
-            ]
-            self.rows.append(Row(f"mass of {are} answers", "attention", *values))
+            logits = predict(self.model, some, forced)
+            follows.append(_mean(~mark_wrong(some.task, logits, some.wrong_target)))
+        self._row("follows a wrong token", "control", *follows)
 
     def _has_term(self) -> bool:
         """Whether what the encoding adds can be told from the product of queries and keys."""
@@ -313,11 +302,6 @@ class _Bench:
             for layer, of_heads in self.attended.values["mass"].items()
             for head in range(of_heads.shape[1])
         }
-        if not mass:
-            raise UsageError(
-                f"run={self.run.path} computes no attention weights: give a run of "
-                f"model=transformer, not of model={self.run.summary['names'].get('model')}"
-            )
         most = max(mass, key=lambda head: mass[head])
         return [head for head, mean in mass.items() if mean >= READS] or [most]
 
@@ -333,9 +317,6 @@ class _Bench:
         near = find_wrong(self.model, self.near, make)
         self._row(name, kind, _mean(np.mean(draws, axis=0)), _mean(near))
 
-    def _add(self, name: str, kind: str, count: Callable[[Questions], npt.NDArray[Any]]) -> None:
-        self._row(name, kind, *(_mean(count(questions)) for questions in (self.far, self.near)))
-
     def _row(self, name: str, kind: str, value: float | None, near: float | None) -> None:
         plain = float(self.plain[self.far].mean())
         added = plain - float(self.plain[self.near].mean())
@@ -349,7 +330,13 @@ def _mean(values: npt.NDArray[Any]) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _finite_mean(values: Tensor) -> float | None:
-    """The mean of the finite values; None if there is none."""
-    finite = values[values.isfinite()]
-    return float(finite.mean()) if len(finite) else None
+def average_measures(found: AttentionMeasures, heads: list[Head]) -> dict[str, float | None]:
+    """The mean of the finite values of each measure in these heads; None where there is none."""
+    each = {name: found.of(name, heads) for name in QUANTITIES}
+    # The same answers for the three terms of the identity.
+    in_identity = each["log_odds"].isfinite()
+    each |= {name: each[name][in_identity] for name in ("log_odds", "count", "gap")}
+    each |= {"mass of right answers": each["mass"][~found.wrong]}
+    each |= {"mass of wrong answers": each["mass"][found.wrong]}
+    finite = {name: values[values.isfinite()] for name, values in each.items()}
+    return {name: float(values.mean()) if len(values) else None for name, values in finite.items()}

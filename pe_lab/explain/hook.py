@@ -6,6 +6,7 @@ Shape letters as in pe/base.py.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -25,19 +26,8 @@ class LayerAttention:
     k_BHSD: Tensor
     inputs: AttentionInputs
 
-    @property
-    def content(self) -> Tensor:
-        """q_i . k_j / sqrt(D) of rotated queries and keys, (B, H, T, S)."""
-        content: Tensor = (self.q_BHTD * self.q_BHTD.shape[-1] ** -0.5) @ self.k_BHSD.mT
-        return content
-
 
 Change = Callable[[Tensor, LayerAttention], Tensor]
-
-
-def keep_values(values: Tensor, seen: LayerAttention) -> Tensor:
-    """No change."""
-    return values
 
 
 @dataclass(frozen=True)
@@ -45,8 +35,8 @@ class Intervention:
     """What is changed in every layer: the logits before the mask, and the weights after it, both
     (B, H, T, S)."""
 
-    logits: Change = keep_values
-    weights: Change = keep_values
+    logits: Change = lambda values, seen: values
+    weights: Change = lambda values, seen: values
 
 
 Reading = Callable[[Tensor, Tensor, LayerAttention], None]
@@ -63,22 +53,19 @@ def apply_intervention(
     """
     layers = [module for module in model.modules() if isinstance(module, Attention)]
 
-    def hooked(layer: int, attention: Attention) -> Callable[..., tuple[Tensor, Tensor]]:
-        plain = attention.weights
-
-        def weights(q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-            seen = LayerAttention(layer, attention, q, k, inputs)
-            logits = intervention.logits(plain(q, k, inputs)[0], seen)
-            changed = intervention.weights(attention.normalize(logits, inputs), seen)
-            if read is not None:
-                read(logits, changed, seen)
-            return logits, changed
-
-        return weights
+    def weights(
+        layer: int, attention: Attention, q: Tensor, k: Tensor, inputs: AttentionInputs
+    ) -> tuple[Tensor, Tensor]:
+        seen = LayerAttention(layer, attention, q, k, inputs)
+        logits = intervention.logits(type(attention).weights(attention, q, k, inputs)[0], seen)
+        changed = intervention.weights(attention.normalize(logits, inputs), seen)
+        if read is not None:
+            read(logits, changed, seen)
+        return logits, changed
 
     try:
         for number, attention in enumerate(layers):
-            attention.weights = hooked(number, attention)  # type: ignore[method-assign]
+            attention.weights = partial(weights, number, attention)  # type: ignore[method-assign]
         yield
     finally:
         for attention in layers:

@@ -5,12 +5,12 @@
 (63, 63)
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from pe_lab.core.task import Batch, Task
 from pe_lab.experiment.load_run import LoadedRun, load
 from pe_lab.explain.answers import mark_wrong
 from pe_lab.explain.hook import Intervention, LayerAttention, apply_intervention
+from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
@@ -32,7 +33,7 @@ STANDARD_MAPS = ("attention", "position score")
 
 @dataclass(frozen=True)
 class Answer:
-    """A scored position: the target and the model's prediction, each with its probability.
+    """A scored position: the target with its probability, and the model's prediction.
 
     Args:
         sources: the positions of the tokens that hold the answer; empty where the task does not
@@ -43,7 +44,6 @@ class Answer:
     target: str
     target_probability: float
     prediction: str
-    probability: float
     correct: bool
     sources: tuple[int, ...] = ()
 
@@ -62,7 +62,7 @@ class Head:
     layer: int
     head: int
     maps: dict[str, Map]
-    score: float
+    score: float = 0.0
 
     @property
     def name(self) -> str:
@@ -129,23 +129,15 @@ class Inspection:
     def token_means(self, head: Head, name: str) -> dict[str, float]:
         """The mean of a map for each token, over the keys visible to scored queries, highest
         first."""
-        tokens, means, _ = token_means(head.maps[name], self.queries, self.scored_rows, self.tokens)
-        order = np.argsort(-means, kind="stable")
-        return {tokens[n]: float(means[n]) for n in order}
+        means = self.visible(head.maps[name]).group_by("token").agg(pl.mean("value"))
+        return dict(means.sort(-pl.col("value"), "token").iter_rows())
 
-
-def token_means(
-    values: Map, queries: Sequence[int], rows: Sequence[int], tokens: Sequence[str]
-) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Each distinct token, the mean of its visible keys in these rows, and its share of them."""
-    distinct, index = np.unique(np.array(tokens, dtype=object), return_inverse=True)
-    one_hot = index[:, None] == np.arange(len(distinct))
-    visible = np.arange(len(tokens)) <= np.array(queries)[list(rows)][:, None]
-    counts = (visible @ one_hot.astype(np.float64)).sum(0)
-    sums = (values[list(rows)].astype(np.float64) @ one_hot).sum(0)
-    found = counts > 0
-    means, shares = sums[found] / counts[found], counts[found] / counts.sum()
-    return [str(token) for token in distinct[found]], means, shares
+    def visible(self, values: Map) -> pl.DataFrame:
+        """``token`` and ``value`` of a map, for each key visible to a scored query."""
+        rows = self.scored_rows
+        visible = np.arange(len(self.tokens)) <= np.array(self.queries)[rows][:, None]
+        tokens = pl.Series(self.tokens).gather(np.nonzero(visible)[1])
+        return pl.DataFrame({"token": tokens, "value": values[rows][visible].astype(float)})
 
 
 def layer_maps(
@@ -165,14 +157,10 @@ def layer_maps(
     for part in seen.attention.encoding.modules():
         if isinstance(part, PositionalEncoding):
             for name, values in part.trace(logits_BHTS, seen.inputs).items():
-                maps[_unique(name, maps)] = values
+                before = sum(name == known.partition(" of part ")[0] for known in maps)
+                maps[f"{name} of part {before + 1}" if before else name] = values
     hidden = ~seen.inputs.mask_TS
     return {name: of.expand_as(logits_BHTS).masked_fill(hidden, 0) for name, of in maps.items()}
-
-
-def _unique(name: str, taken: dict[str, Tensor]) -> str:
-    number = sum(name == other.partition(" of part ")[0] for other in taken)
-    return f"{name} of part {number + 1}" if number else name
 
 
 ALL_QUERIES_UP_TO = 256
@@ -198,7 +186,7 @@ def inspect_run(
         UsageError: no finished run, no such split, sequence or query, or no such model.
     """
     run = load(path)
-    require_attention(run)
+    model = build_plain_model(run)
     split = run.worst_split() if split is None else split
     data, positions = run.sequences(split)
     if sample is None:
@@ -211,53 +199,55 @@ def inspect_run(
         _check_range("query", query, length, "tokens of this sequence")
     scored = np.flatnonzero(batch.scored[0, :length])
     queries = _selected_queries(length, scored, query)
-    layers: list[list[dict[str, Map]]] = []
+    heads: list[Head] = []
     pos = positions if len(positions) == 1 else positions[sample : sample + 1]
 
     def collect(logits: Tensor, weights: Tensor, seen: LayerAttention) -> None:
-        layers.append(_maps_of_heads(layer_maps(logits, weights, seen), queries, length))
+        rows = {
+            name: values[0, :, queries, :length].float().numpy()
+            for name, values in layer_maps(logits, weights, seen).items()
+            if name != "position score" or values.any()
+        }
+        for head in range(logits.shape[1]):
+            maps = {name: of_heads[head] for name, of_heads in rows.items()}
+            heads.append(Head(seen.layer, head, maps))
 
-    model = build_plain_model(run)
     autocast = model.autocast(run.plan.config.train.precision)
     with torch.inference_mode(), apply_intervention(model, Intervention(), collect), autocast:
         hidden = model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
         logits = model.unembed(hidden[0, scored]).float()
     task = run.plan.task.split(split)
-    names = [name for layer in layers for name in layer[0] if name not in STANDARD_MAPS]
-    bare = Inspection(
+    names = [head.default_map for head in heads if head.default_map != "attention"]
+    found = Inspection(
         **{key: run.summary[key] for key in ("task", "pe", "seed")},
         split=split,
         sample=sample,
         tokens=[task.vocab[token] for token in batch.tokens[0, :length]],
         answers=_answers(task, batch, scored, logits),
         queries=queries,
-        heads=[],
+        heads=heads,
         ranked_by=names[0] if names else "attention",
     )
-    heads = [
-        Head(layer, head, maps, _score(bare, maps))
-        for layer, heads in enumerate(layers)
-        for head, maps in enumerate(heads)
-    ]
+    heads = [replace(head, score=_score(found, head.maps)) for head in heads]
     # Heads whose score is nan come last.
-    return replace(bare, heads=sorted(heads, key=lambda h: -np.nan_to_num(h.score, nan=-1)))
+    return replace(found, heads=sorted(heads, key=lambda h: -np.nan_to_num(h.score, nan=-1)))
 
 
 def build_plain_model(run: LoadedRun) -> Model:
-    """The run's model without kernels, which compute no logits."""
-    config = run.plan.config
-    train = replace(config.train, fast=False)  # type: ignore[type-var]
-    config = replace(config, train=train)  # type: ignore[type-var]
+    """The run's model without kernels, which compute no logits.
+
+    Raises:
+        UsageError: it has no layers of attention from each token to those before.
+    """
+    attends = any(isinstance(module, Attention) for module in run.model.modules())
+    if not isinstance(run.model, Transformer) or not attends:
+        named = run.summary["names"].get("model")
+        raise UsageError(f"run={run.path} is of model={named}: give a run of model=transformer")
+    train = replace(run.plan.config.train, fast=False)  # type: ignore[type-var]
+    config = replace(run.plan.config, train=train)  # type: ignore[type-var]
     model = replace(run.plan, config=config).model()
     model.load_state_dict(run.model.state_dict())
     return model.eval()
-
-
-def require_attention(run: LoadedRun) -> None:
-    """UsageError for a model without layers of attention from each token to those before."""
-    if not isinstance(run.model, Transformer) or not run.plan.dims.n_heads:
-        model = run.summary["names"].get("model")
-        raise UsageError(f"run={run.path} is of model={model}: give a run of model=transformer")
 
 
 def _check_range(key: str, value: int, n: int, of: str) -> None:
@@ -269,22 +259,8 @@ def _selected_queries(length: int, scored: npt.NDArray[np.int64], query: int | N
     if length <= ALL_QUERIES_UP_TO:
         return list(range(length))
     selected = scored if len(scored) else np.arange(length)
-    if len(selected) > MAX_QUERIES:
-        selected = selected[np.linspace(0, len(selected) - 1, MAX_QUERIES).round().astype(int)]
-    return sorted({*selected.tolist(), *([] if query is None else [query])})
-
-
-def _maps_of_heads(
-    maps: dict[str, Tensor], queries: Sequence[int], length: int
-) -> list[dict[str, Map]]:
-    """The maps of each head; a position score of zeros is left out."""
-    rows = {
-        name: values[0, :, queries, :length].float().cpu().numpy()
-        for name, values in maps.items()
-        if name != "position score" or bool(values.any())
-    }
-    heads = range(maps["attention"].shape[1])
-    return [{name: values[head] for name, values in rows.items()} for head in heads]
+    evenly = np.linspace(0, len(selected) - 1, min(len(selected), MAX_QUERIES)).round().astype(int)
+    return sorted({*selected[evenly].tolist(), *([] if query is None else [query])})
 
 
 def _answers(
@@ -298,17 +274,17 @@ def _answers(
         held = () if sources is None else tuple(s for s in sources[0, place].tolist() if s >= 0)
         answers.append(
             Answer(int(place), task.vocab[target], float(row[target]), task.vocab[best],
-                   float(row[best]), not missed, held)
+                   not missed, held)
         )  # fmt: skip
     return answers
 
 
 def _score(inspection: Inspection, maps: dict[str, Map]) -> float:
     """The head's score, as defined at ``Inspection``; 0 for a head without that map."""
-    name, rows = inspection.ranked_by, inspection.scored_rows
+    name = inspection.ranked_by
     if name not in maps:
         return 0.0
     if name == "attention":
-        return float(maps[name][rows].max(-1).mean())
-    _, means, shares = token_means(maps[name], inspection.queries, rows, inspection.tokens)
-    return float(np.sqrt(shares @ (means - shares @ means) ** 2))
+        return float(maps[name][inspection.scored_rows].max(-1).mean())
+    means = inspection.visible(maps[name]).select(pl.mean("value").over("token"))
+    return float(means["value"].to_numpy().std())

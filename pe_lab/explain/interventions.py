@@ -15,7 +15,7 @@ from torch import Tensor
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Bools
 from pe_lab.explain.answers import Questions, distance_between
-from pe_lab.explain.hook import Intervention, LayerAttention
+from pe_lab.explain.hook import Change, Intervention, LayerAttention
 
 NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
@@ -41,11 +41,32 @@ def rows_of_answers(values: Tensor, part: Questions) -> Tensor:
     return rows
 
 
-def replace_rows(values: Tensor, part: Questions, rows: Tensor) -> Tensor:
-    """``values`` with these rows of the queries that answer."""
-    changed = values.expand(len(part.batch), *values.shape[1:]).clone()
-    changed[part.row, :, part.place] = rows.to(changed.dtype)
+def change_rows(part: Questions, change: Change) -> Change:
+    """The change of those rows alone."""
+
+    def changed(values: Tensor, seen: LayerAttention) -> Tensor:
+        whole = values.expand(len(part.batch), *values.shape[1:]).clone()
+        rows = change(rows_of_answers(whole, part), seen)
+        whole[part.row, :, part.place] = rows.to(whole.dtype)
+        return whole
+
     return changed
+
+
+def change_heads(part: Questions, heads: Sequence[Head], change: Change) -> Intervention:
+    """The change of weights in those rows of these heads alone."""
+
+    def changed(rows: Tensor, seen: LayerAttention) -> Tensor:
+        chosen = [(seen.layer, head) in heads for head in range(rows.shape[1])]
+        return torch.where(torch.tensor(chosen)[:, None], change(rows, seen), rows)
+
+    return Intervention(weights=change_rows(part, changed))
+
+
+def hide_tokens(part: Questions, tokens: Bools) -> Intervention:
+    """These tokens, (n, S), are hidden from the query that answers."""
+    hidden = torch.from_numpy(tokens)[:, None]
+    return Intervention(change_rows(part, lambda rows, seen: rows.masked_fill(hidden, NEVER)))
 
 
 def scale_logits(part: Questions, factor: float) -> Intervention:
@@ -77,12 +98,12 @@ def mask_far_keys(
     far = torch.from_numpy(distance_between(at[:, :, None], at[:, None], at.ndim - 2) >= trained)
     hidden = far.tril()[:, None].expand(len(part.batch), 1, t, t).clone()
     hidden[part.row, 0, part.place] &= ~torch.from_numpy(part.held)
-    return _hiding(hidden, layers)
 
+    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
+        acts = layers is None or seen.layer in layers
+        return logits.masked_fill(hidden, NEVER) if acts else logits
 
-def mask_source(part: Questions) -> Intervention:
-    """The tokens that hold the answer are hidden from the query that answers."""
-    return _hiding(_of_answers(part, part.held))
+    return Intervention(change)
 
 
 def mask_strongest_others(part: Questions) -> Intervention:
@@ -90,12 +111,11 @@ def mask_strongest_others(part: Questions) -> Intervention:
     those that hold the answer."""
     kept = torch.from_numpy(part.held)[:, None]
 
-    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
-        rows = rows_of_answers(logits, part)
+    def change(rows: Tensor, seen: LayerAttention) -> Tensor:
         others = rows.masked_fill(kept | ~seen.inputs.mask_TS[part.place][:, None], -torch.inf)
-        return replace_rows(logits, part, rows.scatter(-1, others.topk(NEAREST).indices, NEVER))
+        return rows.scatter(-1, others.topk(NEAREST).indices, NEVER)
 
-    return Intervention(change)
+    return Intervention(change_rows(part, change))
 
 
 def drop_keys(part: Questions, trained: int, draw: int, onto: Tokens = "held") -> Intervention:
@@ -110,43 +130,22 @@ def drop_keys(part: Questions, trained: int, draw: int, onto: Tokens = "held") -
         surplus = min(place + 1 - trained, len(others))
         if surplus > 0:
             hidden[n, rng.choice(others, surplus, replace=False)] = True
-    return _hiding(_of_answers(part, hidden))
-
-
-def _of_answers(part: Questions, hidden: Bools) -> Tensor:
-    t = part.batch.tokens.shape[1]
-    found = torch.zeros(len(part.batch), 1, t, t, dtype=torch.bool)
-    found[part.row, 0, part.place] = torch.from_numpy(hidden)
-    return found
-
-
-def _hiding(hidden: Tensor, layers: Sequence[int] | None = None) -> Intervention:
-    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
-        if layers is not None and seen.layer not in layers:
-            return logits
-        return logits.masked_fill(hidden, NEVER)
-
-    return Intervention(change)
+    return hide_tokens(part, hidden)
 
 
 def force_attention(part: Questions, heads: Sequence[Head], onto: Tokens = "held") -> Intervention:
     """The weights of these heads are put onto these tokens, in the shares they had of them."""
-    tokens = torch.from_numpy(getattr(part, onto))
+    tokens = torch.from_numpy(getattr(part, onto))[:, None]
 
-    def change(weights: Tensor, seen: LayerAttention) -> Tensor:
-        chosen = [head for layer, head in heads if layer == seen.layer]
-        if not chosen:
-            return weights
-        rows = rows_of_answers(weights, part)
-        kept = rows[:, chosen] * tokens[:, None]
-        even = (tokens / tokens.sum(-1, keepdim=True).clamp(min=1))[:, None]
+    def force(rows: Tensor, seen: LayerAttention) -> Tensor:
+        kept = rows * tokens
         total = kept.sum(-1, keepdim=True)
+        even = tokens / tokens.sum(-1, keepdim=True).clamp(min=1)
         shares = torch.where(total > 1e-9, kept / total.clamp(min=1e-9), even.to(kept.dtype))
         # An answer that no token holds is left alone.
-        rows[:, chosen] = torch.where(tokens.any(-1)[:, None, None], shares, rows[:, chosen])
-        return replace_rows(weights, part, rows)
+        return torch.where(tokens.any(-1, keepdim=True), shares, rows)
 
-    return Intervention(weights=change)
+    return change_heads(part, heads, force)
 
 
 def weigh_as_usual(
@@ -161,20 +160,16 @@ def weigh_as_usual(
     held = torch.from_numpy(part.held)[:, None]
     answer, place, kinds = kinds_of_tokens(part)
 
-    def change(weights: Tensor, seen: LayerAttention) -> Tensor:
-        chosen = [head for layer, head in heads if layer == seen.layer]
-        rows = rows_of_answers(weights, part)
+    def weigh(rows: Tensor, seen: LayerAttention) -> Tensor:
         forced = torch.zeros_like(rows)
         forced[answer, :, place] = usual[seen.layer][kinds].to(rows.dtype)
         others = rows.masked_fill(held, 0)
         others = others / others.sum(-1, keepdim=True).clamp(min=1e-9)
         forced = forced + (1 - forced.sum(-1, keepdim=True)).clamp(min=0) * others
         # A kind of token that is not seen in domain has no usual weight.
-        known = forced.isfinite().all(-1, keepdim=True)
-        rows[:, chosen] = torch.where(known, forced, rows)[:, chosen]
-        return replace_rows(weights, part, rows)
+        return torch.where(forced.isfinite().all(-1, keepdim=True), forced, rows)
 
-    return Intervention(weights=change)
+    return change_heads(part, heads, weigh)
 
 
 def kinds_of_tokens(part: Questions) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,11 +203,10 @@ def clamp_distances(part: Questions, trained: int) -> Intervention:
             pos_q_BT=last[:, -t:],
             pos_k_BS=torch.cat((torch.zeros_like(last), last[:, -1:]), 1),
         )
-        key, query = moved.k_BHSD, moved.q_BHTD
-        _, k = encoding.rotate(query, key, moved)
+        _, k = encoding.rotate(moved.q_BHTD, moved.k_BHSD, moved)
         # The rotation of queries may be that of the last keys.
         ahead = replace(moved, pos_k_BS=torch.cat((torch.zeros_like(last[:, :1]), last), 1))
-        q, _ = encoding.rotate(query, key, ahead)
+        q, _ = encoding.rotate(moved.q_BHTD, moved.k_BHSD, ahead)
         edge = type(seen.attention).weights(seen.attention, q, k, moved)[0][..., :s]
         at_edge = (inputs.pos_q_BT[:, :, None] == trained - 1) & (inputs.pos_k_BS[:, None] == 0)
         far = inputs.pos_q_BT[:, :, None] - inputs.pos_k_BS[:, None] >= trained
@@ -226,7 +220,8 @@ def clamp_distances(part: Questions, trained: int) -> Intervention:
 
 def compute_term(seen: LayerAttention) -> Tensor:
     """What the encoding adds to the product of rotated queries and keys, (B, H, T, S)."""
-    encoding, content = seen.attention.encoding, seen.content
+    encoding, width = seen.attention.encoding, seen.q_BHTD.shape[-1]
+    content = (seen.q_BHTD * width**-0.5) @ seen.k_BHSD.mT
     term = encoding.logits(content, seen.q_BHTD, seen.k_BHSD, seen.inputs) - content
     bias = encoding.bias(seen.inputs.pos_q_BT, seen.inputs.pos_k_BS)
     return term if bias is None else term + bias
@@ -259,18 +254,17 @@ def lift_penalty(
         usual: layer -> the mean of each head, (H, 1, 1).
         onto: ``wrong``: the tokens of another answer are lifted as much instead, on average.
     """
-    held = torch.from_numpy(part.held)[:, None]
+    held, wrong = (torch.from_numpy(tokens)[:, None] for tokens in (part.held, part.wrong))
 
-    def change(logits: Tensor, seen: LayerAttention) -> Tensor:
-        rows = rows_of_answers(logits, part)
+    def lift(rows: Tensor, seen: LayerAttention) -> Tensor:
         term = rows_of_answers(compute_term(seen), part)
         missing = (usual[seen.layer][:, 0] - term).clamp(min=0).masked_fill(~held, 0)
         if onto == "wrong":
             mean = missing.sum(-1, keepdim=True) / held.sum(-1, keepdim=True).clamp(min=1)
-            missing = mean * torch.from_numpy(part.wrong)[:, None]
-        return replace_rows(logits, part, rows + missing.to(rows.dtype))
+            missing = mean * wrong
+        return rows + missing
 
-    return Intervention(change)
+    return Intervention(change_rows(part, lift))
 
 
 def clamp_positions(asked: Questions, trained: int) -> Questions:
@@ -278,9 +272,7 @@ def clamp_positions(asked: Questions, trained: int) -> Questions:
     further back than the first position are all at the first."""
     rng = generator(0, "positions")
     order = rng.permutation(len(asked))
-    chosen = np.zeros(len(asked), dtype=bool)
-    chosen[order[np.unique(asked.row[order], return_index=True)[1]]] = True
-    few = asked.only(chosen)
+    few = asked.only(order[np.unique(asked.row[order], return_index=True)[1]])
     positions = np.broadcast_to(asked.positions, (len(asked.batch), asked.positions.shape[1]))
     at = np.zeros(len(asked.batch), dtype=np.int64)
     at[few.row] = positions[few.row, few.place]

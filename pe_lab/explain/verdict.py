@@ -139,8 +139,8 @@ def judge_seed(task: str, split: str, one: Diagnosis) -> tuple[str, str]:
 
 def fails(task: str, split: str, one: Diagnosis) -> bool:
     """Whether there is something to explain: the task is learned, and the split is not."""
-    limits = threshold(task, split), threshold(task, IN_DOMAIN)
-    return one.errors[0] > limits[0] and one.errors[1] <= limits[1]
+    far, near = one.errors
+    return far > threshold(task, split) and near <= threshold(task, IN_DOMAIN)
 
 
 def _find_failed_control(one: Diagnosis) -> str:
@@ -230,8 +230,8 @@ def _lost(one: Diagnosis, name: str) -> float:
 
 def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:
     """Intervention -> the mean share that it restores."""
-    found: dict[str, list[float | None]] = {"oracle": [_find_oracle(one).restored for one in seeds]}
+    rows = {"oracle": [_find_oracle(one) for one in seeds]}
     for name in CAUSES.values():
-        found[name] = [one.by_name[name].restored for one in seeds if name in one.by_name]
-    shares = {name: [x for x in of if x is not None] for name, of in found.items()}
+        rows[name] = [one.by_name[name] for one in seeds if name in one.by_name]
+    shares = {n: [row.restored for row in of if row.restored is not None] for n, of in rows.items()}
     return {name: sum(of) / len(of) for name, of in shares.items() if of}

@@ -14,11 +14,12 @@ from pe_lab.explain.interventions import (
     clamp_distances,
     clamp_positions,
     clamp_terms,
+    compute_term,
     drop_keys,
     force_attention,
+    hide_tokens,
     lift_penalty,
     mask_far_keys,
-    mask_source,
     mask_strongest_others,
     scale_by_log_n,
     scale_logits,
@@ -131,7 +132,7 @@ def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):
 
 def test_the_answer_is_hidden_from_its_query_alone(made):
     model, questions = made("alibi")
-    weights = seen_by(model, questions, mask_source)[0][1].numpy()
+    weights = seen_by(model, questions, lambda part: hide_tokens(part, part.held))[0][1].numpy()
     assert (weights.transpose(0, 2, 1)[questions.held] == 0).all()
     assert np.allclose(weights.sum(-1), 1, atol=1e-5)
 
@@ -186,9 +187,8 @@ def test_terms_of_the_context_stay_in_their_range_in_domain(made):
     most = {layer: torch.full((2, 1, 1), -0.5) for layer in (0, 1)}
     plain = seen_by(model, questions)[0][0]
     found = seen_by(model, questions, partial(clamp_terms, least=least, largest=most))[0][0]
-    content = seen_by(model, questions, lambda part: Intervention(lambda _, seen: seen.content))[0][
-        0
-    ]
+    bare = lambda part: Intervention(lambda logits, seen: logits - compute_term(seen))  # noqa: E731
+    content = seen_by(model, questions, bare)[0][0]
     term = (plain - content).clamp(-1.5, -0.5)
     visible = torch.arange(found.shape[-1]) <= torch.from_numpy(questions.place)[:, None]
     gap = (found - content - term).masked_fill(~visible[:, None], 0)
@@ -233,7 +233,7 @@ def test_positions_are_moved_so_that_the_query_is_the_last_trained(made):
 
 def test_log_odds_are_the_count_less_the_gap_and_those_of_softmax(made):
     model, questions = made("rope")
-    _, found = measure_attention(model, questions)
+    found = measure_attention(model, questions)
     for layer in (0, 1):
         of = {name: values[layer] for name, values in found.values.items()}
         assert torch.allclose(of["log_odds"], of["count"] - of["gap"])
@@ -276,7 +276,7 @@ def test_the_weighted_oracle_gives_the_weights_of_the_same_kind_of_token_in_doma
     """With the sequences' own weights nothing changes; others share what is left as they did."""
     model, questions = made("rope", 1)
     questions = questions.only(np.arange(len(questions)) == 0)
-    own = measure_attention(model, questions)[1].by_kind
+    own = measure_attention(model, questions).by_kind
     plain = seen_by(model, questions)
     same = seen_by(model, questions, partial(weigh_as_usual, usual=own, heads=[(0, 1)]))
     assert torch.allclose(same[0][1], plain[0][1], atol=1e-6)

@@ -108,7 +108,7 @@ def test_the_heads_that_read_and_their_mass(folder):
     mass = {}
     for split in ("in_domain", "long_x4"):
         questions = find_questions(run.plan.task.split(split), split, *run.sequences(split))
-        _, seen = measure_attention(model, questions)
+        seen = measure_attention(model, questions)
         mass[split] = seen, find_wrong(model, questions)
     seen, _ = mass["in_domain"]
     means = {
@@ -145,7 +145,8 @@ def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monk
     everything = np.ones((4, 3), dtype=bool)
     rows = np.array([0, 0, 1, 1])
     bench.far, bench.near = (
-        Questions(None, None, None, rows, rows, everything, everything, rows) for _ in range(2)
+        Questions(None, None, None, rows, rows, rows, everything, everything, rows)
+        for _ in range(2)
     )
     bench.plain = {bench.far: np.ones(4), bench.near: np.zeros(4)}
     monkeypatch.setattr(measuring, "scale_logits", lambda part, factor: factor)
