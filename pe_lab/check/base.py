@@ -1,7 +1,7 @@
 """What all checks of the contract share: outcomes, tiny models, their inputs, and measures.
 
 A check is a function. It returns one sentence with numbers if the point is kept, raises
-``ContractError`` with one if it is broken, and ``NotClaimedError`` if the point does not apply.
+``AssertionError`` with one if it is broken, and ``NotClaimedError`` if the point does not apply.
 
 Numbers are of torch's default type: ``exact`` makes that float64, so that agreement is a matter of
 formulas, not of rounding.
@@ -29,18 +29,14 @@ from pe_lab.train.encodings import build_encodings, use_kernels
 EVERY_KEY = "every key changes something"
 
 
-class ContractError(AssertionError):
-    """The contract is broken; the message is one sentence."""
-
-
 class NotClaimedError(Exception):
     """A point does not apply; the message says why."""
 
 
 def require(true: bool | Tensor, otherwise: str) -> None:
-    """Raises ContractError with this sentence, unless something is true."""
+    """Raises AssertionError with this sentence, unless something is true."""
     if not true:
-        raise ContractError(otherwise)
+        raise AssertionError(otherwise)
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ def outcome(name: str, check: Callable[[], str]) -> Outcome:
         return Outcome(name, "pass", check())
     except NotClaimedError as error:
         return Outcome(name, "not claimed", str(error))
-    except (ContractError, UsageError) as error:
+    except (AssertionError, UsageError) as error:
         return Outcome(name, "fail", str(error))
     except Exception as error:
         return Outcome(name, "fail", f"{type(error).__name__}: {reason(error)}")
@@ -117,8 +113,9 @@ def build_transformer(
         fast: with the kernels.
         keys: those of the transformer that differ.
     """
-    cfg = TransformerConfig(**{**TRANSFORMER, **keys})
-    built: Any = _build(cfg, pe, seed, fast, train_len, max_len)
+    built: Any = _build(
+        TransformerConfig(**{**TRANSFORMER, **keys}), pe, seed, fast, train_len, max_len
+    )
     # Larger queries and keys: at their initial size attention is nearly uniform.
     for block in built.blocks:
         block.attention.qkv.weight.data.mul_(3)
@@ -210,7 +207,7 @@ def cache_gap(built: Any, sequence: Tensor, pos: Tensor, *pieces: int) -> float:
     """The largest difference between decoding in these pieces and the whole pass.
 
     Raises:
-        ContractError: it is more than rounding.
+        AssertionError: it is more than rounding.
     """
     with torch.inference_mode():
         steps, whole = in_pieces(built, sequence, pos, *pieces), built(sequence, pos)
@@ -224,9 +221,8 @@ def cache_gap(built: Any, sequence: Tensor, pos: Tensor, *pieces: int) -> float:
 
 def change_after(sequence: Tensor, t: int) -> Tensor:
     """A copy of the tokens with other tokens after the place t."""
-    changed = sequence.clone()
-    changed[:, t + 1 :] = (changed[:, t + 1 :] + 1) % SEPARATOR
-    return changed
+    later = torch.arange(sequence.shape[1]) > t
+    return torch.where(later, (sequence + 1) % SEPARATOR, sequence)
 
 
 def loss(hidden: Tensor) -> Tensor:
@@ -249,7 +245,7 @@ def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float
     """The largest difference of two tensors.
 
     Raises:
-        ContractError: one is beyond ``tolerance (1 + |other|)``.
+        AssertionError: one is beyond ``tolerance (1 + |other|)``.
     """
     gap = largest(one - other)
     require(torch.allclose(one, other, rtol=tolerance, atol=tolerance), f"{otherwise} by {gap:.1e}")
@@ -326,7 +322,7 @@ def try_keys(
         enough: whether ``all`` values of a key must change something, or ``any``.
 
     Raises:
-        ContractError: a key changes nothing.
+        AssertionError: a key changes nothing.
         NotClaimedError: no key has another value to try.
     """
     words: dict[str, list[str]] = {}

@@ -130,8 +130,9 @@ def finite(make: Make) -> str:
             hidden.isfinite().all(),
             f"states are not finite: {pos.shape[1]} tokens, positions up to {int(pos.max())}",
         )
-    limited = "" if n == MAX_LEN else ", as many as its max_len allows"
-    return f"trained for {TRAIN_LEN} tokens, finite at {n} positions{limited}"
+    return f"trained for {TRAIN_LEN} tokens, finite at {n} positions" + (
+        "" if n == MAX_LEN else ", as many as its max_len allows"
+    )
 
 
 def low_precision(make: Make) -> str:
@@ -139,8 +140,9 @@ def low_precision(make: Make) -> str:
     expected, single = compute_states(make()), make().float()
     hidden = compute_states(single)
     require(hidden.dtype == torch.float32, f"a float32 model computes in {hidden.dtype}")
-    remedy = "compute in float64 what differs: float32 changes states"
-    gap = agree(hidden.double(), expected, 1e-4, remedy)
+    gap = agree(
+        hidden.double(), expected, 1e-4, "compute in float64 what differs: float32 changes states"
+    )
     with torch.autocast("cpu", torch.bfloat16):
         half = compute_states(single)
         torch.autograd.backward(loss(single.unembed(half)))
@@ -150,8 +152,10 @@ def low_precision(make: Make) -> str:
             parameter.grad is not None and parameter.grad.isfinite().all(),
             f"in bfloat16 the gradient of {name} is missing or not finite",
         )
-    half_gap = largest(half.double() - expected)
-    return f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast by {half_gap:.0e}"
+    return (
+        f"float32 differs from float64 by {gap:.0e}, bfloat16 autocast by "
+        f"{largest(half.double() - expected):.0e}"
+    )
 
 
 def gradients_reach(make: Make, within: str = "", heads: int = 0) -> str:
@@ -242,8 +246,12 @@ def rows_alone(make: Make) -> str:
     sequence, pos = tokens(3), scattered(3, TRAIN_LEN, reach(built.encodings))
     alone = torch.cat([built(sequence[i : i + 1], pos[i : i + 1]) for i in range(3)])
     agree(built(sequence, pos), alone, 1e-12, "in a batch of three a sequence's states differ")
-    once, each = built(sequence, pos[:1]), built(sequence, pos[:1].expand(3, -1))
-    agree(once, each, 1e-12, "with (1, T) positions a sequence's states differ")
+    agree(
+        built(sequence, pos[:1]),
+        built(sequence, pos[:1].expand(3, -1)),
+        1e-12,
+        "with (1, T) positions a sequence's states differ",
+    )
     return "three sequences at other positions, together as alone"
 
 
@@ -265,9 +273,9 @@ def cached(make: Make) -> str:
 
 def fast_equals_plain(make: Make) -> str:
     """Kernels change neither values nor gradients, at any positions."""
-    fast, plain = make(), make(fast=False)
+    fast = make()
     places = [sequential(), scattered(2, TRAIN_LEN, reach(fast.encodings))]
-    return compare_with_plain(fast, plain, tokens(), places)
+    return compare_with_plain(fast, make(fast=False), tokens(), places)
 
 
 def compare_with_plain(

@@ -37,8 +37,7 @@ def content(task: Task, batch: Batch) -> bytes:
 
 def draw(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
     """Some sequences of a split, drawn or read from its file."""
-    stored = task.stored(split)
-    if stored is not None:
+    if (stored := task.stored(split)) is not None:
         return stored.take(np.arange(min(n, len(stored))))
     return task.split(split).sample(generator(seed), n)
 
@@ -172,8 +171,7 @@ def every_key(section: Section) -> str:
             return content(task, draw(task, IN_DOMAIN)) != before
         return None
 
-    free = {key: value for key, value in section.items() if key not in start.fixed}
-    return try_keys(free, changes, enough=any)
+    return try_keys({k: v for k, v in section.items() if k not in start.fixed}, changes, any)
 
 
 CHECKS = {

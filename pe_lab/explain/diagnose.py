@@ -210,12 +210,12 @@ class _Bench:
     def _interventions(self) -> None:
         """The interventions of every model, and the placebos of those that restore at least half:
         their names begin with that of the intervention and a colon."""
-        keys, reach, heads = self.keys, self.reach, self.heads
+        keys, heads = self.keys, self.heads
         windows = [m.window for m in self.model.modules() if isinstance(m, Attention)]
         more_keys = any(window is None or window > keys for window in windows)
         usual, layers = self._lost_terms(), len(self.model.encodings)
         in_layers = {
-            f"far keys masked in layer {n}": partial(mask_far_keys, trained=reach, layers=[n])
+            f"far keys masked in layer {n}": partial(mask_far_keys, trained=self.reach, layers=[n])
             for n in range(layers if layers > 1 else 0)
         }
         draws = [partial(drop_keys, trained=keys, draw=draw) for draw in range(DRAWS)]
@@ -225,7 +225,7 @@ class _Bench:
             "fewer keys: wrong token kept": partial(drop_keys, trained=keys, draw=0, onto="wrong"),
             "usual penalty": partial(lift_penalty, usual=usual),
             "usual penalty: wrong token": partial(lift_penalty, usual=usual, onto="wrong"),
-            "far keys masked": partial(mask_far_keys, trained=reach),
+            "far keys masked": partial(mask_far_keys, trained=self.reach),
             **in_layers,
             "logits times log n": partial(scale_by_log_n, trained=keys),
             "oracle": partial(force_attention, heads=heads),
@@ -302,8 +302,9 @@ class _Bench:
             for layer, of_heads in self.attended.values["mass"].items()
             for head in range(of_heads.shape[1])
         }
-        most = max(mass, key=lambda head: mass[head])
-        return [head for head, mean in mass.items() if mean >= READS] or [most]
+        return [head for head, mean in mass.items() if mean >= READS] or [
+            max(mass, key=lambda head: mass[head])
+        ]
 
     def _intervene(
         self,
@@ -336,7 +337,9 @@ def average_measures(found: AttentionMeasures, heads: list[Head]) -> dict[str, f
     # The same answers for the three terms of the identity.
     in_identity = each["log_odds"].isfinite()
     each |= {name: each[name][in_identity] for name in ("log_odds", "count", "gap")}
-    each |= {"mass of right answers": each["mass"][~found.wrong]}
-    each |= {"mass of wrong answers": each["mass"][found.wrong]}
+    each |= {
+        "mass of right answers": each["mass"][~found.wrong],
+        "mass of wrong answers": each["mass"][found.wrong],
+    }
     finite = {name: values[values.isfinite()] for name, values in each.items()}
     return {name: float(values.mean()) if len(values) else None for name, values in finite.items()}

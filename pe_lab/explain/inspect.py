@@ -209,8 +209,7 @@ def inspect_run(
             if name != "position score" or values.any()
         }
         for head in range(logits.shape[1]):
-            maps = {name: of_heads[head] for name, of_heads in rows.items()}
-            heads.append(Head(seen.layer, head, maps))
+            heads.append(Head(seen.layer, head, {name: of[head] for name, of in rows.items()}))
 
     autocast = model.autocast(run.plan.config.train.precision)
     with torch.inference_mode(), apply_intervention(model, Intervention(), collect), autocast:

@@ -260,8 +260,8 @@ def lift_penalty(
         term = rows_of_answers(compute_term(seen), part)
         missing = (usual[seen.layer][:, 0] - term).clamp(min=0).masked_fill(~held, 0)
         if onto == "wrong":
-            mean = missing.sum(-1, keepdim=True) / held.sum(-1, keepdim=True).clamp(min=1)
-            missing = mean * wrong
+            shares = wrong / held.sum(-1, keepdim=True).clamp(min=1)
+            missing = shares * missing.sum(-1, keepdim=True)
         return rows + missing
 
     return Intervention(change_rows(part, lift))

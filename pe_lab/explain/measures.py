@@ -96,8 +96,7 @@ def _quantities(
     shares = rows_of_answers(weights, part).double()
     source = rows.masked_fill(~held, -torch.inf)
     others = rows.masked_fill(held, -torch.inf)
-    n_others = (~others.isneginf()).sum(-1)
-    count = -n_others.clamp(min=1).log()
+    count = -(~others.isneginf()).sum(-1).clamp(min=1).log()
     odds = source.logsumexp(-1) - others.logsumexp(-1)
     terms = rows_of_answers(term, part).double()
     of_best = [terms.gather(-1, each.argmax(-1, keepdim=True))[..., 0] for each in (source, others)]

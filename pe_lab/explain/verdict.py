@@ -212,8 +212,10 @@ def _judge_without_cause(one: Diagnosis, oracle: Row) -> tuple[str, str]:
         f"their weight falls from {usual:.2f} to {weight:.2f}": weight < KEPT * usual,
     }
     why = next((why for why, holds in reasons.items() if holds), None)
-    forced = 100 * max(oracle.restored or 0.0, 0.0)
-    words = f"attention forced onto the right tokens restores {forced:.0f} %, but {why}"
+    words = (
+        "attention forced onto the right tokens restores "
+        f"{100 * max(oracle.restored or 0.0, 0.0):.0f} %, but {why}"
+    )
     return ("mixed", words) if why else ("not retrieval", "")
 
 
