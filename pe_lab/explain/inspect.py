@@ -195,8 +195,6 @@ def inspect_run(
     _check_range("sample", sample, len(data), f"sequences of {split}")
     batch = data.take(slice(sample, sample + 1))
     length = batch.tokens.shape[1] if batch.lengths is None else int(batch.lengths[0])
-    if query is not None:
-        _check_range("query", query, length, "tokens of this sequence")
     scored = np.flatnonzero(batch.scored[0, :length])
     queries = _selected_queries(length, scored, query)
     heads: list[Head] = []
@@ -216,7 +214,6 @@ def inspect_run(
         hidden = model(torch.from_numpy(batch.tokens), torch.from_numpy(pos))
         logits = model.unembed(hidden[0, scored]).float()
     task = run.plan.task.split(split)
-    names = [head.default_map for head in heads if head.default_map != "attention"]
     found = Inspection(
         **{key: run.summary[key] for key in ("task", "pe", "seed")},
         split=split,
@@ -225,7 +222,7 @@ def inspect_run(
         answers=_answers(task, batch, scored, logits),
         queries=queries,
         heads=heads,
-        ranked_by=names[0] if names else "attention",
+        ranked_by=next((h.default_map for h in heads if h.default_map != "attention"), "attention"),
     )
     heads = [replace(head, score=_score(found, head.maps)) for head in heads]
     # Heads whose score is nan come last.
@@ -255,6 +252,8 @@ def _check_range(key: str, value: int, n: int, of: str) -> None:
 
 
 def _selected_queries(length: int, scored: npt.NDArray[np.int64], query: int | None) -> list[int]:
+    if query is not None:
+        _check_range("query", query, length, "tokens of this sequence")
     if length <= ALL_QUERIES_UP_TO:
         return list(range(length))
     selected = scored if len(scored) else np.arange(length)
