@@ -272,7 +272,7 @@ def other_values(section: Section, key: str) -> list[Any]:
     if value is None and type(None) in get_args(hint):
         # A window or convolution is below the length. Rounding of large logits would be taken for
         # a fault.
-        small = {"width": 5, "window": 5, "conv": 3, "heads": 2, "attention_factor": 2}
+        small = {"width": 5, "window": 4, "conv": 3, "heads": 2, "attention_factor": 2}
         return [small.get(key, MAX_LEN + 5)]
     if key == "base" and value >= 1000:
         # A base of frequencies: few features have several within the trained length (FoPE).
