@@ -153,7 +153,7 @@ def summarized(
     table = with_rates(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
     table = table.with_row_index("_row")
     best = best_rows(table, column, by_rate) if lower_is_better else []
-    return table.with_columns(best=pl.col("_row").is_in(best)).select(
+    return table.with_columns(best=pl.col("_row").is_in([*best])).select(
         *keys, "n", "seeds", *RATES, "median", "values",
         "mean", "sd", "best", "settings", "not_finite", "guess",
     )  # fmt: skip

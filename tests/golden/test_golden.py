@@ -15,8 +15,8 @@ import pytest
 
 NUMBERS = json.loads(make.NUMBERS.read_text())
 QUICK_TABLES = ("suite", "findings")
-GONE: set[str] = set()
-"""Columns of csv that have gone on purpose since v0.2."""
+GONE = {"clusters", "clusters_a", "clusters_b", "verdict"}
+"""Columns of csv that have gone or have other words on purpose since v0.2."""
 
 
 def assert_same(new: dict[str, Any], old: dict[str, Any], tolerance: float) -> None:
@@ -63,5 +63,7 @@ def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
 )
 def test_a_table_is_as_in_v02(name: str) -> None:
     old = make.stored_table(name)
-    kept = {key: {c: v for c, v in row.items() if c not in GONE} for key, row in old.items()}
+    # selective_copy is trained for the suite's 1,500 steps now, so shorter runs say so.
+    gone = {key: GONE | ({"differs"} if key.startswith("selective_copy") else set()) for key in old}
+    kept = {key: {c: v for c, v in row.items() if c not in gone[key]} for key, row in old.items()}
     assert_same(make.read_table(name, make.print_table("", name)), kept, 1e-9)
