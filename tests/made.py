@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from pe_lab.evaluate.record import Evaluations, Measurement
 from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder, seal_object
 from pe_lab.store.run_id import identity
@@ -133,42 +132,6 @@ def made(
         ),
     )
     return folder
-
-
-def evaluate(
-    run: RunFolder,
-    encoding: str,
-    errors: dict[int, float],
-    split: str = "in_domain",
-    sequences: int = 1000,
-    scale: float | None = None,
-    k: float | None = None,
-    **more: float,
-) -> None:
-    """Record evaluations of a run with this encoding: its errors by length.
-
-    Args:
-        scale: the scale that the encoding used.
-        k: the scale set on the command line for all encodings.
-    """
-    record = Evaluations(run.path)
-    for tokens, error in errors.items():
-        pe = {"_target_": f"pe_lab.pe.{encoding}.X", "k": k}
-        measurement = Measurement(
-            encoding == "trained", pe, tokens, split, tokens, sequences, "error_generated" in more
-        )
-        numbers = {
-            "error": error,
-            "error_low": max(0.0, error - 0.01),
-            "error_high": min(1.0, error + 0.01),
-            "error_seq": min(1.0, 2 * error),
-            "loss": 3 * error,
-            "n": 100,
-            "n_seq": sequences,
-            "guess": 0.5,
-            "seconds": 0.1,
-        }
-        record.add(measurement, {"encoding": encoding, "k": scale, **numbers, **more})
 
 
 def unfinished(state: Any, pe: str = "none", seed: int = 0, **changes: Any) -> RunFolder:

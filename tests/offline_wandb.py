@@ -80,18 +80,6 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in item.items() if not k.startswith("_")} for item in items]
 
 
-def core_of(pid: int) -> int:
-    """The process id of the wandb-core of a process."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"--pid" in words and words[words.index(b"--pid") + 1] == str(pid).encode():
-            return int(folder.name)
-    raise AssertionError("no wandb-core")
-
-
 def keys(**changes: Any) -> dict[str, Any]:
     """The keys ``tracker.wandb``, the defaults but for these."""
     yaml = OmegaConf.load(ROOT / "conf" / "tracker" / "wandb.yaml")

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import torch
 from made import edit_checkpoint, edit_summary
-from made import evaluate as recorded
 from made import made as written
 from program import assert_has, checked_jobs, start, the_run, tiny
 
@@ -20,7 +19,7 @@ from pe_lab.core.metrics import GENERATED, compute_metrics
 from pe_lab.core.rng import generator
 from pe_lab.evaluate.cells import make_cells
 from pe_lab.evaluate.evaluate import evaluate
-from pe_lab.evaluate.record import NAME, Evaluations, read_evaluations
+from pe_lab.evaluate.record import NAME, Evaluations, Measurement, read_evaluations
 from pe_lab.evaluate.swap_encoding import parse_encodings
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder, seal_lines
@@ -194,14 +193,6 @@ def test_generated_answers(run: Run) -> None:
 # What fits.
 
 
-def test_parameters_that_are_not_trained_are_refused(run: Run) -> None:
-    path = run(*rope())
-    before = contents(path)
-    with pytest.raises(UsageError, match=r"pe=cope has parameters \(position.table\)"):
-        evaluate([path], ["pi", "cope"], lengths=[32])
-    assert contents(path) == before
-
-
 def test_parameters_of_one_name_and_shape_do_not_fit(run: Run) -> None:
     path = run("pe=learned")
     table = load(path).model.state_dict()["blocks.0.attention.encoding.table"]
@@ -359,7 +350,9 @@ def test_a_kill_leaves_the_record_before_or_after_a_row(
 
 def test_a_flipped_bit_of_any_byte_and_a_lost_line_are_found(tmp_path: Path) -> None:
     run = written(runs_dir=str(tmp_path))
-    recorded(run, "pi", {32: 0.5, 64: 0.75})
+    record = Evaluations(run.path)
+    for tokens in (32, 64):
+        record.add(Measurement(False, {}, tokens, "sparse", tokens, 9, False), {"error": 0.5})
     path = run.path / NAME
     whole = path.read_bytes()
     assert len(read_evaluations(run)) == 2

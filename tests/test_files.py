@@ -1,10 +1,8 @@
 """Files are written whole or not at all, rows come back exactly, and no stranger's code runs."""
 
-import errno
 import json
 import math
 import multiprocessing
-import os
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +30,6 @@ def test_two_writers_of_one_file(tmp_path: Path) -> None:
         assert content in (b"a" * 20_000, b"b" * 20_000)
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert [file.name for file in tmp_path.iterdir()] == ["status.json"]
-
-
-def test_a_new_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.csv"
-
-    def fail(_: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="Input/output"):
-            replace_file(path, b"1,2\n")
-    assert list(tmp_path.iterdir()) == []
-    replace_file(path, b"1,2\n")
-    assert path.read_bytes() == b"1,2\n"
 
 
 def write_rows(folder: RunFolder, rows: list[dict[str, Any]]) -> tuple[int, str]:

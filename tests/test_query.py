@@ -76,35 +76,6 @@ def test_where(where: str, seeds: list[int] | None) -> None:
         assert read_runs(where=where)["seed"].to_list() == seeds
 
 
-@st.composite
-def conditions(draw: st.DrawFn, depth: int = 3) -> tuple[str, set[int]]:
-    """A condition over the column n of 0..9, and the rows for which it holds."""
-    kind = draw(st.sampled_from(["compare", "in", "not", "and", "or"] if depth else ["compare"]))
-    space = draw(st.sampled_from(["", " ", "  "]))
-    if kind == "compare":
-        sign = draw(st.sampled_from(["=", "==", "!=", "<", "<=", ">", ">="]))
-        value = draw(st.integers(-1, 10))
-        written = draw(st.sampled_from([f"{value}", f"{value}.0", f"{value}e0"]))
-        holds = {n for n in range(10) if eval(f"{n} {'==' if sign == '=' else sign} {value}")}
-        return f"n{space}{sign}{space}{written}", holds
-    if kind == "in":
-        values = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
-        return f"n in ({f',{space}'.join(map(str, values))})", set(values)
-    if kind == "not":
-        text, holds = draw(conditions(depth - 1))
-        return f"not ({text})", set(range(10)) - holds
-    (one, left), (two, right) = draw(conditions(depth - 1)), draw(conditions(depth - 1))
-    return f"({one}) {kind}{space} ({two})", left & right if kind == "and" else left | right
-
-
-@quick
-@given(conditions())
-def test_where_is_logic(case: tuple[str, set[int]]) -> None:
-    text, holds = case
-    frame = pl.DataFrame({"n": range(10), "state": "finished", "setting": "a"})
-    assert set(filter_where(frame, text)["n"]) == holds
-
-
 @quick
 @given(st.text(max_size=30))
 def test_where_refuses_in_a_sentence_or_understands(text: str) -> None:

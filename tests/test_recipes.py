@@ -12,7 +12,6 @@ import yaml
 from program import ROOT, Here, checked_jobs, succeeded, summary, tiny
 from suites import folders
 
-from pe_lab.config.compose import CommandLine, compose
 from pe_lab.config.schema import to_dict
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import find_folder
@@ -43,13 +42,6 @@ def params(recipe: str) -> dict[str, list[str]]:
 
 def identities(*words: str) -> list[str]:
     return [identity(to_dict(job)) for job in checked_jobs(words)]
-
-
-def jobs(*words: str, folder: Path | None = None) -> list[dict[str, str]]:
-    """The overrides of each job of ``pe-lab -m WORDS``."""
-    line = CommandLine(list(words), True, None if folder is None else str(folder))
-    composed = [cfg.hydra.overrides.task for cfg in compose(line)]
-    return [dict(word.split("=", 1) for word in job) for job in composed]
 
 
 def test_both_sizes_have_the_same_tables_and_each_has_a_version() -> None:
@@ -180,14 +172,6 @@ def test_the_layers_of_a_released_model_are_those_of_its_config(name: str) -> No
         assert encoded == [kind != "full_attention" for kind in config.layer_types]
     else:
         assert encoded == [bool(rotates) for rotates in config.no_rope_layers]
-
-
-def test_overrides_win_over_the_recipe() -> None:
-    recipe = "experiment=small/flipflop"
-    (job,) = jobs(recipe, "pe=cope", "seed=7", "++model.d_model=16", "model.n_layers=1",
-                  "model.n_heads=2", "pe.npos=8", "train.lr=1e-3")  # fmt: skip
-    assert (job["pe"], job["seed"], job["pe.npos"]) == ("cope", "7", "8")
-    assert (job.get("model.d_model"), job["++model.d_model"]) == (None, "16")
 
 
 def test_a_recipe_sets_keys_of_one_encoding_only() -> None:

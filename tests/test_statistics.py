@@ -4,48 +4,17 @@ import doctest
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 
-from pe_lab.core.metrics import wilson
 from pe_lab.results import statistics
 from pe_lab.results.statistics import (
-    rate_of,
     sign_test,
-    with_rates,
 )
 
 
 def test_the_examples_in_the_docstrings() -> None:
     failed, tried = doctest.testmod(statistics)
     assert (failed, tried > 0) == (0, True)
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 3), (2, 3), (8, 8), (5, 20)])
-def test_wilson_is_scipys(k: int, n: int) -> None:
-    from scipy.stats import binomtest
-
-    theirs = binomtest(k, n).proportion_ci(0.95, "wilson")
-    assert wilson(k, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
-
-
-def test_rates_of_a_frame() -> None:
-    frame = pl.DataFrame(
-        {
-            "pe": ["a"] * 4 + ["b"] * 2 + ["c"],
-            "split": ["sparse"] * 6 + ["long"],
-            "error": [0.0, 0.22, 0.05, None, 0.3, 0.3, 0.1],
-            "threshold": [0.05] * 6 + [None],
-        }
-    )
-    value, threshold = pl.col("error"), pl.col("threshold")
-    groups = frame.group_by("pe", "split", maintain_order=True)
-    table = groups.agg(n=value.count(), **rate_of(value, threshold))
-    a, b, c = with_rates(table).rows(named=True)
-    assert (a["n"], a["k"], a["median"], a["threshold"]) == (3, 2, 0.05, 0.05)
-    assert (a["p_low"], a["p_high"]) == wilson(2, 3)
-    assert (b["k"], b["p_generalises"], b["p_low"]) == (0, 0.0, 0.0)
-    assert (c["n"], c["k"], c["p_generalises"], c["p_low"], c["median"]) == (1, *[None] * 3, 0.1)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of scipy where variances are zero

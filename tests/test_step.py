@@ -1,9 +1,8 @@
-"""The whole step: its fast form is an equal of the plain one."""
+"""The whole step: how much code it passes, and without kernels."""
 
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +16,9 @@ from pe_lab.train.plan import Plan
 from pe_lab.train.trainer import Trainer, sum_loss
 
 OURS = {ROOT / "pe_lab", ROOT / "tasks"}
-TRUNKS = {
-    "pre": (),
-    "post": ("model.norm_position=post", "model.activation=gelu"),
-    "tied": ("model.tied_embeddings=true", "model.norm=rmsnorm", "model.activation=swiglu"),
-}
 
 
-def loss_and_gradients(made: Plan, changed: Any = None) -> dict[str, Tensor]:
+def loss_and_gradients(made: Plan) -> dict[str, Tensor]:
     """In float64; gradients by the names of their parameters."""
     model = made.model().double()
     with torch.no_grad():
@@ -39,23 +33,6 @@ def loss_and_gradients(made: Plan, changed: Any = None) -> dict[str, Tensor]:
     loss.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"loss": loss.detach(), **found}
-
-
-@pytest.mark.parametrize(
-    ("pe", "trunk"),
-    [
-        *(("rope", "pre"), ("cope", "pre"), ("t5", "pre"), ("none", "pre"), ("fox", "pre")),
-        *(("cope", "post"), ("alibi", "post"), ("rope", "tied"), ("cope", "tied")),
-    ],
-)
-def test_fast_is_plain(pe: str, trunk: str) -> None:
-    words = (f"pe={pe}", *TRUNKS[trunk], "task.p_ignore=0.5")
-    fast = loss_and_gradients(planned(*words))
-    plain = loss_and_gradients(planned(*words, "train.fast=false"))
-    assert fast.keys() == plain.keys()
-    for name, expected in plain.items():
-        size = max(1.0, float(expected.abs().max()))
-        torch.testing.assert_close(fast[name], expected, rtol=0, atol=1e-11 * size, msg=name)
 
 
 def test_a_training_batch_passes_few_files() -> None:

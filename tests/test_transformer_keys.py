@@ -7,19 +7,16 @@ from typing import Any
 import pytest
 import torch
 from fast import accelerated, plain
-from program import checked_jobs, tiny
 from small_models import small
 from torch import nn
 
 from docs import facts
 from pe_lab.check.base import cache_gap, loss
 from pe_lab.check.networks import compare_with_plain, model_checks
-from pe_lab.config.schema import to_dict as as_mapping
 from pe_lab.models.config import LayerConfig, Vocabulary
 from pe_lab.models.transformer import Transformer, TransformerConfig
 from pe_lab.pe.base import AttentionInputs
 from pe_lab.pe.none import NoPE
-from pe_lab.store.run_id import identity
 from pe_lab.train.encodings import build_encodings
 
 SMALL: dict[str, Any] = {
@@ -203,13 +200,3 @@ def test_fast_equals_plain_and_cached_equals_whole(pe: str) -> None:
         )
         assert gradient.abs().min() > 1e-8
     cache_gap(model, SCALED_TOKENS, SCALED_POS, 5, 1, 5)
-
-
-def test_runs_made_before_keep_their_identity() -> None:
-    (job,) = checked_jobs(tiny("pe=rope"))
-    now = as_mapping(job)
-    kept = {k: v for k, v in now["model"].items() if k not in {**EXTRAS, **ENTMAX}}
-    assert identity(now) == identity({**now, "model": kept})
-    for key in ("logn=learned", "logn=8", "sink=true", "output_gate=true", "normalizer=entmax"):
-        (changed,) = checked_jobs(tiny("pe=rope", f"model.{key}"))
-        assert identity(now) != identity(as_mapping(changed))

@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -17,7 +15,6 @@ from offline_wandb import (
     CONFIG,
     RUN_ID,
     SUMMARY,
-    core_of,
     files,
     history,
     only_warning,
@@ -30,8 +27,6 @@ from offline_wandb import (
     whole,
     write_metrics,
 )
-from program import Here, rows, succeeded, the_run, tiny
-from program import start as start_process
 
 from pe_lab.core.metrics import TABLED
 from pe_lab.experiment import tracking
@@ -138,48 +133,6 @@ def test_a_resumed_run_has_every_row_once(
     assert (tables["step"], tables["splits.nrows"]) == (30, 4)
     assert [start(file)["run_id"] for file in files(tmp_path)] == [run_id]
     assert not warnings(caplog)
-
-
-OFFLINE = "tracker.wandb.mode=offline"
-
-
-def logged(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as metrics.jsonl has it, less the times."""
-    return {k: v for k, v in row.items() if k != "ood/error" and not k.startswith("time/")}
-
-
-def all_rows_once(folder: Path) -> None:
-    """Every row of the run is in its wandb files, and nothing but the closing one beside."""
-    *measured, closing, tables = history(folder)
-    assert [logged(row) for row in measured] == rows(folder)
-    summary = json.loads((folder / "summary.json").read_text())
-    assert closing["step"] == summary["steps"]
-    assert closing["in_domain/error"] == summary["metrics"]["in_domain/error"]
-    assert {"splits.nrows", "lengths.nrows"} <= tables.keys()
-
-
-@pytest.mark.extended
-def test_a_killed_run_goes_on_and_wandb_has_every_row_once(here: Here, tmp_path: Path) -> None:
-    words = tiny(OFFLINE, "train.steps=300", "train.checkpoint_every=50", "eval.every=100")
-    process = start_process(*words, cwd=tmp_path)
-    runs = tmp_path / "runs"
-    process.wait_for(lambda: list(runs.glob("*/*/*/checkpoint.pt")))
-    folder = the_run(runs)
-    process.wait_for(lambda: (folder / "metrics.jsonl").read_bytes().count(b"\n") > 120)
-    assert process.process.pid is not None
-    core = core_of(process.process.pid)
-    (before,) = map(start, files(folder))
-    process.send(signal.SIGSTOP)
-    os.kill(core, signal.SIGKILL)
-    process.send(signal.SIGKILL)
-    assert process.status == -signal.SIGKILL
-
-    succeeded(here(*words))
-    all_rows_once(folder)
-    (file,) = files(folder)
-    for key in ("run_id", "display_name", "job_type", "tags", "project"):
-        assert start(file)[key] == before[key]
-    assert whole(file)["state"] == "finished"
 
 
 @pytest.mark.parametrize("when", ["before", "in the middle", "at the end"])

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from program import checked_jobs, tiny
-from torch import nn
 
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
@@ -25,14 +24,6 @@ def trainer(tmp_path: Path, *words: str) -> Trainer:
     folder.make()
     folder.metrics.touch()
     return Trainer(made, torch.device("cpu"), folder, sets, lambda: None)
-
-
-def grouped(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Weight decay on matrices only."""
-    return [
-        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": decay},
-        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-    ]
 
 
 def fit(trained: Trainer) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Numbers do not change silently: runs, diagnoses and tables are those of revision v0.2.
 
-Where a change is meant, name it in CHANGELOG.md and write the numbers anew with make.py.
+Where a change is meant, name it in CHANGELOG.md, and store what measure.py returns now.
 """
 
 import json
@@ -10,17 +10,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import make
+import measure
 import pytest
 
-NUMBERS = json.loads(make.NUMBERS.read_text())
+NUMBERS = json.loads(measure.NUMBERS.read_text())
 QUICK_TABLES = ("suite", "findings")
 GONE = {"clusters", "clusters_a", "clusters_b", "verdict"}
 """Columns of csv that have gone or have other words on purpose since v0.2."""
 
 
 def assert_same(new: dict[str, Any], old: dict[str, Any], tolerance: float) -> None:
-    lines = make.differences(new, old, tolerance)
+    lines = measure.differences(new, old, tolerance)
     assert not lines, "\n".join([f"{len(lines)} numbers differ from v0.2", *lines[:20]])
 
 
@@ -34,18 +34,20 @@ def assert_same_run(new: dict[str, Any], old: dict[str, Any]) -> None:
 
 # On another processor the last digits differ, and training amplifies them: not in every suite.
 @pytest.mark.golden
-@pytest.mark.parametrize("name", make.RUNS)
+@pytest.mark.parametrize("name", measure.RUNS)
 def test_a_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
-    new = make.train("", name, tmp_path)
+    new = measure.train(name, tmp_path)
     assert_same_run(new, NUMBERS["runs"][name])
-    if name in make.DIAGNOSED:
-        assert_same(make.diagnose("", tmp_path), NUMBERS["diagnoses"][name], 1e-4)
+    if name in measure.DIAGNOSED:
+        assert_same(measure.diagnose(tmp_path), NUMBERS["diagnoses"][name], 1e-4)
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", ["flipflop cope", "selective_copy learned", "rope dropout"])
 def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "pe_lab", *make.arguments_of(name, tmp_path)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pe_lab", *measure.arguments_of(name, tmp_path)]
+    )
     while not any(
         file.read_text().count("\n") >= 6 for file in tmp_path.glob("*/*/*/metrics.jsonl")
     ):
@@ -54,16 +56,16 @@ def test_a_killed_run_is_as_in_v02(name: str, tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert not list(tmp_path.glob("*/*/*/summary.json"))
-    assert_same_run(make.train("", name, tmp_path), NUMBERS["runs"][name])
+    assert_same_run(measure.train(name, tmp_path), NUMBERS["runs"][name])
 
 
 @pytest.mark.parametrize(
     "name",
-    [t if t in QUICK_TABLES else pytest.param(t, marks=pytest.mark.golden) for t in make.TABLES],
+    [t if t in QUICK_TABLES else pytest.param(t, marks=pytest.mark.golden) for t in measure.TABLES],
 )
 def test_a_table_is_as_in_v02(name: str) -> None:
-    old = make.stored_table(name)
+    old = measure.stored_table(name)
     # selective_copy is trained for the suite's 1,500 steps now, so shorter runs say so.
     gone = {key: GONE | ({"differs"} if key.startswith("selective_copy") else set()) for key in old}
     kept = {key: {c: v for c, v in row.items() if c not in gone[key]} for key, row in old.items()}
-    assert_same(make.read_table(name, make.print_table("", name)), kept, 1e-9)
+    assert_same(measure.read_table(name, measure.print_table(name)), kept, 1e-9)

@@ -77,13 +77,6 @@ def test_values_and_gradients_are_those_of_the_plain_code(
     assert served
 
 
-@pytest.mark.parametrize("name", ["alibi", "fox", "cope", "path"])
-def test_in_float32(name: str) -> None:
-    made = [built.float() for built in both(SERVED[name], 100)]
-    fast, slow = (built(tokens(2, 100), sequential(100)) for built in made)
-    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", SERVED)
 def test_the_last_queries_of_more_keys(name: str) -> None:

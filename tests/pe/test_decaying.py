@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from agreement import SIZES, Size, agree
 from naive import Sight, attend, content, every_query, plain_value, sigmoid
 from torch import Tensor
-from variants import SECTIONS, dims, model, scattered, tokens
+from variants import SECTIONS, model, scattered, tokens
 
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe import path as module
-from pe_lab.train.encodings import build_encodings
 
 
 def fox(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -178,20 +177,3 @@ def test_tape(choice: dict[str, Any], norm_position: str) -> None:
     single = copy.deepcopy(built).float()(seen, pos)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), slow, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("base", [10000.0, 7.0])
-def test_at_first_it_is_rope(base: float) -> None:
-    """As it is built, not as ``model`` moves it; the trunk is RoPE's."""
-    rope = model({**SECTIONS["rope"], "base": base})
-    tape = copy.deepcopy(rope)
-    fresh = build_encodings({**SECTIONS["tape"], "base": base}, dims())
-    for block, encoding in zip(tape.blocks, fresh, strict=True):
-        block.attention.encoding = encoding
-    seen, pos = tokens(2, 12), scattered(2, 12, 48)
-    torch.testing.assert_close(tape(seen, pos), rope(seen, pos), rtol=1e-12, atol=1e-12)
-    # The gradient reaches what starts at zero: it does not stay RoPE.
-    tape(seen, pos).sin().sum().backward()
-    for encoding in fresh[:-1]:
-        assert encoding.attended.grad.abs().min() > 0
-        assert encoding.up.grad.abs().min() > 0

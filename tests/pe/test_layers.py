@@ -10,7 +10,6 @@ from variants import SECTIONS, TRAIN_LEN, in_pieces, model, sequential, tokens
 from docs import facts
 from pe_lab.core.validation import instantiate
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.functional import causal_mask
 from pe_lab.pe.none import NoPE
 from pe_lab.train.encodings import build_encodings
 
@@ -22,15 +21,6 @@ def config(**keys: Any) -> TransformerConfig:
     section = facts.section("transformer", "model")
     made: TransformerConfig = instantiate({**section, **keys}, "model", TransformerConfig)
     return made
-
-
-def test_a_query_sees_itself_and_the_window_less_one_before() -> None:
-    for t, s in ((5, 5), (2, 7), (1, 4)):
-        mask = causal_mask(t, s, torch.device("cpu"), WINDOW)
-        for row in range(t):
-            query = s - t + row
-            told = [key for key in range(s) if mask[row, key]]
-            assert told == list(range(max(0, query - WINDOW + 1), query + 1))
 
 
 @pytest.mark.parametrize("name", [name for name in SEEN if name != "path"])  # it convolves

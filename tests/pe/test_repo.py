@@ -9,12 +9,9 @@ import torch
 from agreement import MAX_LEN, SIZES, Size, agree, attend_by_hooks, causal, first_layer
 from formulas import sigmoid
 from naive import Sight, attend, plain_value, turned
-from program import checked_jobs, tiny
 from torch import Tensor
 from variants import SECTIONS, dims, scattered
 
-from pe_lab.config.schema import to_dict
-from pe_lab.store.run_id import identity
 from pe_lab.train.encodings import build_encodings
 
 
@@ -86,7 +83,6 @@ def test_rows_and_columns_of_two_axes() -> None:
 
 
 LENGTH = 12
-NEW = ("fraction", "drop", "clip", "learned")
 
 
 def theta(s: Sight, m: int) -> float | Tensor:
@@ -130,11 +126,3 @@ CHOICES: list[dict[str, Any]] = [
 def test_frequencies(choice: dict[str, Any], size: Size) -> None:
     logit = partial(attend, logit=masked_rope, value=plain_value)
     agree("rope", choice, size, logit, width=10, train_len=LENGTH)
-
-
-def test_runs_of_rope_made_before_keep_their_identity() -> None:
-    now, half = (
-        to_dict(*checked_jobs(tiny("pe=rope", *more))) for more in ([], ["pe.fraction=0.5"])
-    )
-    before = {**now, "pe": {k: v for k, v in now["pe"].items() if k not in NEW}}
-    assert identity(now) == identity(before) != identity(half)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from agreement import MAX_LEN, SIZES, TRAIN_LEN, Size, agree, attend_by_hooks, first_layer
-from fast import plain
 from naive import Sight, attend, plain_value, turned
 from torch import Tensor
-from variants import SECTIONS, dims, model, scattered, sequential, tokens
+from variants import SECTIONS, dims, model, scattered
 
 from pe_lab.train.encodings import build_encodings
 
@@ -216,51 +215,6 @@ def test_logn_in_training_and_in_evaluation(name: str, logn: str, clip: bool | N
         slow = attend(Sight(q, k, v, v[:, 0], pos, {}, known), by_hand, plain_value)
         got = attend_by_hooks(encoding.train(training), q, k, v, v[:, 0], pos)
         torch.testing.assert_close(got, slow, rtol=1e-12, atol=1e-12)
-
-
-AS_TRAINED: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in (*ANGLES, "leaky_rerope", "self_extend")),
-    ("ntk_old", {"variant": 9706}),
-    ("yarn", {"ramp": "pairs"}),
-    ("dynamic_ntk", {"factor": 4}),
-    ("rerope", {"window": 24}),
-    ("rerope", {"window": 24, "logn": "train"}),
-    ("pi", {"logn": "train"}),
-]
-AT_ANY_LENGTH: list[tuple[str, dict[str, Any]]] = [
-    *((name, {"k": 1}) for name in (*ANGLES, "leaky_rerope") if name != "rope"),
-    ("ntk_old", {"variant": 9706, "k": 1}),
-    ("yarn", {"ramp": "pairs", "k": 1}),
-    ("rerope", {"window": 48}),
-    ("leaky_rerope", {"window": 48}),
-    ("self_extend", {"window": 48}),
-    ("self_extend", {"group": 1}),
-]
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize(
-    ("name", "choice", "length"),
-    [*((*case, 24) for case in AS_TRAINED), *((*case, 48) for case in AT_ANY_LENGTH)],
-    ids=str,
-)
-def test_where_nothing_is_changed_it_is_rope(
-    name: str, choice: dict[str, Any], length: int, dtype: torch.dtype
-) -> None:
-    """Hidden states of one model with one and the other, in evaluation as in training."""
-    sizes = {"train_len": 24, "max_len": length}
-    seen, pos = tokens(2, length), sequential(length)
-    logn = {"logn": choice.get("logn", "none")}
-    rope = model({**SECTIONS["rope"], **logn}, **sizes).to(dtype)
-    other = model({**SECTIONS[name], **choice}, **sizes).to(dtype)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
-    if dtype == torch.float32:
-        # A fused kernel is as far from the hooks.
-        rope, other = plain(rope), plain(other)
-    for training in (True, False):
-        hidden = other.train(training)(seen, pos)
-        expected = rope.train(training)(seen, pos)
-        torch.testing.assert_close(hidden, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(

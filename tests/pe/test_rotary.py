@@ -9,10 +9,9 @@ import torch
 from agreement import SIZES, Size, agree, causal, first_layer
 from naive import Sight, attend, plain_value, softplus, turned
 from torch import Tensor
-from variants import SECTIONS, dims, scattered
+from variants import scattered
 
 from pe_lab.pe.base import AttentionInputs
-from pe_lab.train.encodings import build_encodings
 
 
 def xpos(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
@@ -165,12 +164,3 @@ def fope(s: Sight, b: int, h: int, i: int, j: int) -> Tensor:
 def test_fope(choice: dict[str, Any], size: Size) -> None:
     naive = partial(attend, logit=fope, value=plain_value)
     agree("fope", choice, size, naive, width=8, train_len=FOPE_LENGTH)
-
-
-def test_fixed_matrices_are_kept_with_the_weights() -> None:
-    section = {**SECTIONS["fope"], "learned": False}
-    first, other = (build_encodings(section, dims(n_layers=1))[0] for _ in range(2))
-    assert not list(first.parameters())
-    assert set(first.state_dict()) == {"cosine", "sine"}
-    other.load_state_dict(first.state_dict())
-    assert torch.equal(other.get_buffer("sine"), first.get_buffer("sine"))

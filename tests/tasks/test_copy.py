@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pe_lab.core.rng import generator
-from pe_lab.store.run_id import identity
 from pe_lab.tasks.copy import Copy
 from pe_lab.tasks.majority import Majority
 from pe_lab.tasks.reverse import Reverse
@@ -169,14 +168,3 @@ def test_lengths_of_interleaved_sequences_are_those_of_the_published_code():
         if length * 3 < 3:
             length += 1
         assert number == length * 3
-
-
-def test_keys_added_to_copy_leave_the_runs_made_before_what_they_were():
-    before = {"_target_": "pe_lab.tasks.copy.Copy", "min_letters": 1, "n_symbols": 16}
-    added = {**before, "letters": "free", "p": None, "bos_eos": False}
-
-    def of(task):
-        return identity({"task": task, "train": {"stop_below": None}})
-
-    assert of(before) == of(added)
-    assert len({of(before), of({**added, "bos_eos": True}), of({**added, "p": 0.5})}) == 3

@@ -11,7 +11,7 @@ from program import Here, rows, the_run, tiny
 from scipy.stats import binomtest
 from trainers import fit, planned, trainer
 
-from pe_lab.core.metrics import IN_DOMAIN, compute_metrics, mean_ood, wilson
+from pe_lab.core.metrics import IN_DOMAIN, compute_metrics, wilson
 from pe_lab.pe.functional import widened
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
@@ -103,13 +103,6 @@ def test_longer_splits_are_measured_with_as_many_tokens() -> None:
     found = [made.sequences(split, 64) for split in (IN_DOMAIN, "long_x2", "long_x4")]
     assert found == [64, 64 * 15 // 31, 64 * 15 // 63]
     assert made.sequences("long_x4", 1) == 1
-
-
-def test_the_mean_out_of_domain_is_of_every_split_but_in_domain() -> None:
-    errors = {"in_domain/error": 0.9, "ood/a/error": 0.1, "ood/b/error": 0.3}
-    assert mean_ood(errors, ["in_domain", "a", "b"]) == pytest.approx(0.2)
-    assert mean_ood(errors, ["in_domain", "a", "b", "c"]) is None
-    assert mean_ood(errors, ["in_domain"]) is None
 
 
 @pytest.mark.parametrize("split", [IN_DOMAIN, "sparse"])

@@ -1,9 +1,7 @@
 """Golden numbers: small training runs, diagnoses and tables that a change of the code must keep.
 
-``python tests/golden/make.py PROGRAM`` writes them anew with the pe-lab at the path ``PROGRAM``,
-which may belong to a checkout of another revision; ``make.py PROGRAM dropout`` writes only those
-whose name has this word in it. The stored numbers were made by revision v0.2, but for those of
-dropout, made when it had moved to torch's generator.
+The stored numbers were made by revision v0.2, but for those of dropout, made when it had moved to
+torch's generator.
 """
 
 import csv
@@ -12,12 +10,11 @@ import io
 import json
 import math
 import shlex
-import subprocess
-import sys
-import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+from pe_lab.cli.main import main
 
 HERE = Path(__file__).parent
 NUMBERS = HERE / "numbers.json"
@@ -62,19 +59,12 @@ TABLES = {
 """The command of each table and the columns that tell its rows apart."""
 
 
-def pe_lab(program: str, *arguments: str) -> str:
-    """Return what the command prints, run by the program at a path, or in this process for ""."""
-    if program:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True)
-        status, printed, words = done.returncode, done.stdout, done.stderr
-    else:
-        from pe_lab.cli.main import main
-
-        with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
-            status = main(arguments)
-        printed, words = output.getvalue(), errors.getvalue()
-    assert status == 0, f"pe-lab {shlex.join(arguments)}\n{words}"
-    return printed
+def pe_lab(*arguments: str) -> str:
+    """Return what the command prints, run in this process."""
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
+        status = main(arguments)
+    assert status == 0, f"pe-lab {shlex.join(arguments)}\n{errors.getvalue()}"
+    return output.getvalue()
 
 
 def arguments_of(name: str, folder: Path) -> list[str]:
@@ -93,17 +83,15 @@ def read_run(folder: Path) -> dict[str, Any]:
     return {"train": losses, **{key: metrics[key] for key in sorted(metrics) if key.endswith(kept)}}
 
 
-def train(program: str, name: str, folder: Path) -> dict[str, Any]:
-    pe_lab(program, *arguments_of(name, folder))
+def train(name: str, folder: Path) -> dict[str, Any]:
+    pe_lab(*arguments_of(name, folder))
     return read_run(folder)
 
 
-def diagnose(program: str, folder: Path) -> dict[str, Any]:
+def diagnose(folder: Path) -> dict[str, Any]:
     """Return the verdict of ``pe-lab why`` on the run in folder and the rows of its table."""
     (file,) = folder.glob("*/*/*/summary.json")
-    printed = pe_lab(
-        program, "why", f"run={file.parent}", "split=long_x2", "format=json", "force=true"
-    )
+    printed = pe_lab("why", f"run={file.parent}", "split=long_x2", "format=json", "force=true")
     result = json.loads(printed)
     rows = {f"{row['kind']} {row['name']}": row for row in result["rows"]}
     numbers = ("value", "in_domain", "restored")
@@ -113,11 +101,8 @@ def diagnose(program: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def print_table(program: str, name: str) -> str:
-    command = TABLES[name][0]
-    if name == "claims" and "claims=" not in pe_lab(program, "leaderboard", "--help"):
-        command = "plan"  # its name in v0.2
-    return pe_lab(program, *command.split(), "format=csv")
+def print_table(name: str) -> str:
+    return pe_lab(*TABLES[name][0].split(), "format=csv")
 
 
 def read_table(name: str, text: str) -> dict[str, dict[str, str]]:
@@ -154,25 +139,3 @@ def differences(new: dict[str, Any], old: dict[str, Any], tolerance: float) -> l
         elif not same(new[key], value, tolerance):
             lines.append(f"{key}: {new[key]}, was {value}")
     return lines
-
-
-def write(program: str, word: str) -> None:
-    """Write the numbers of all runs, diagnoses and tables whose name contains ``word``."""
-    numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {"runs": {}, "diagnoses": {}}
-    for name in RUNS:
-        if word in name:
-            with tempfile.TemporaryDirectory() as folder:
-                numbers["runs"][name] = train(program, name, Path(folder))
-                if name in DIAGNOSED:
-                    numbers["diagnoses"][name] = diagnose(program, Path(folder))
-            print(name, flush=True)
-    NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n")
-    for name in TABLES:
-        if word in name:
-            text = print_table(program, name)
-            print(name, len(read_table(name, text)), "rows")
-            (HERE / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
-if __name__ == "__main__":
-    write(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")
