@@ -5,7 +5,6 @@ Screenshots and the printed page are kept in test-artefacts/ (not in git).
 
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,19 +33,14 @@ ARTEFACTS = ROOT / "test-artefacts"
 Open = Callable[..., Any]
 
 
-def page_of(runs: Path, factory: pytest.TempPathFactory) -> str:
-    """The address of a report of these runs."""
-    out = factory.mktemp("page")
-    with working_in(runs.parent):
-        assert main(["report", f"to={out}"]) == 0
-    ARTEFACTS.mkdir(exist_ok=True)
-    return (out / "index.html").as_uri()
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page of ``report_runs``."""
-    return page_of(shared_runs(tmp_path_factory), tmp_path_factory)
+    out = tmp_path_factory.mktemp("page")
+    with working_in(shared_runs(tmp_path_factory).parent):
+        assert main(["report", f"to={out}"]) == 0
+    ARTEFACTS.mkdir(exist_ok=True)
+    return (out / "index.html").as_uri()
 
 
 @pytest.fixture(scope="module")

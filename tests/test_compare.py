@@ -1,8 +1,9 @@
 """``pe-lab compare``: published numbers beside ours, and paired tests over shared seeds."""
 
+import doctest
 import re
-import statistics
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from program import Here, assert_has, assert_refused, csv_rows
 from scipy.stats import binomtest
 
 from pe_lab.core.errors import UsageError
+from pe_lab.results import statistics
 from pe_lab.results.paired import paired
 from pe_lab.results.published import compared, published
 from pe_lab.results.statistics import holm, sign_test
@@ -83,8 +85,8 @@ def test_verdicts(values: list[float], verdict: str) -> None:
     errors_of("rope", values)
     (row,) = compared(read_runs(), [THEIRS]).rows(named=True)
     assert (row["verdict"], row["n"], row["differs"]) == (verdict, len(values), "")
-    assert row["ours"] == pytest.approx(statistics.mean(values))
-    assert (row["median"], row["values"]) == (statistics.median(values), sorted(values))
+    assert row["ours"] == pytest.approx(mean(values))
+    assert (row["median"], row["values"]) == (median(values), sorted(values))
     assert row["k"] == sum(value <= row["threshold"] for value in values)
     assert row["range_low"] == pytest.approx(max(0, min(values) - 0.01))
     assert row["range_high"] == pytest.approx(max(values) + 0.01)
@@ -157,6 +159,11 @@ def test_a_wrong_word_is_one_sentence(here: Here, words: list[str], message: str
 def test_the_sign_test_is_scipys(lower: int, higher: int) -> None:
     theirs = binomtest(lower, lower + higher).pvalue if lower + higher else 1
     assert sign_test(lower, higher) == pytest.approx(theirs)
+
+
+def test_the_examples_in_the_docstrings() -> None:
+    failed, tried = doctest.testmod(statistics)
+    assert (failed, tried > 0) == (0, True)
 
 
 def test_holm() -> None:

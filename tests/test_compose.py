@@ -35,17 +35,12 @@ def test_jobs_that_share_their_files_are_as_hydra_composes_them(line: list[str])
     assert len(jobs) in (2, 3, 8)
     for cfg in jobs:
         words = list(cfg.hydra.overrides.task)
-        with_hydra = composed_by_hydra(to_hydra(words))
+        with composing(None) as composer:
+            composed = composer.compose(to_hydra(words))
+        with_hydra = OmegaConf.to_container(composed, resolve=False)
         ours = OmegaConf.to_container(cfg, resolve=False)
         assert {**ours, "hydra": 0} == {**with_hydra, "hydra": 0}
         assert ours["hydra"]["launcher"] == with_hydra["hydra"]["launcher"]
-
-
-def composed_by_hydra(words: list[str]) -> dict[str, Any]:
-    with composing(None) as composer:
-        composed = OmegaConf.to_container(composer.compose(words), resolve=False)
-    assert isinstance(composed, dict)
-    return {str(key): value for key, value in composed.items()}
 
 
 def test_a_run_is_composed_checked_and_built_once(

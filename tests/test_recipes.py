@@ -174,14 +174,6 @@ def test_the_layers_of_a_released_model_are_those_of_its_config(name: str) -> No
         assert encoded == [bool(rotates) for rotates in config.no_rope_layers]
 
 
-def test_a_recipe_sets_keys_of_one_encoding_only() -> None:
-    cope, learned = checked_jobs(
-        ["-m", "experiment=paper/counting", "pe=cope,learned", "seed=0", "task.n_vars=1"]
-    )
-    assert cope.pe["scale_positions"] is True
-    assert "scale_positions" not in learned.pe
-
-
 PLAIN = "seed3-633ea752"
 """Of a run before ``seed.init`` and ``seed.data`` existed."""
 

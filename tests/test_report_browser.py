@@ -47,14 +47,6 @@ def test_tables_are_sorted_and_filtered(show: Open) -> None:
     assert 0 < len(rows(table)) < len(ENCODINGS)
 
 
-def test_values_of_runs_are_never_executed(show: Open) -> None:
-    page = show()
-    assert page.title() == "Positional encodings on flipflop, selective_copy"
-    page.evaluate("document.getElementById('unfinished').open = true")
-    assert "<img src=x" in page.locator("#unfinished").inner_text()
-    assert page.locator("img").count() == 0
-
-
 CONTRAST = """() => {
   const pen = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const light = (colour) => {

@@ -62,15 +62,41 @@ def called(*words: str, sweep: str | None = None, run_id: str = "id") -> dict[st
     return init_arguments(WandbConfig(**config.tracker["wandb"]), run)
 
 
-def test_a_run_is_named_by_encoding_seed_and_overrides() -> None:
-    words = ("task=flipflop", "pe=rope", "seed=3", "pe.base=500", "threads=2")
-    arguments = called(*words, "tracker.wandb.tags=[mine,rope]")
-    expected = {
-        "name": "rope-seed3 task=flipflop pe.base=500", "group": None,
-        "job_type": "rope", "tags": ["mine", "rope", "flipflop", "1L-d16"],
-    }  # fmt: skip
+SWEEP = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words", "name", "tags", "setting"),
+    [
+        (
+            None,
+            (
+                "task=flipflop",
+                "seed=3",
+                "pe.base=500",
+                "threads=2",
+                "tracker.wandb.tags=[mine,rope]",
+            ),
+            "rope-seed3 task=flipflop pe.base=500",
+            ["mine", "rope", "flipflop", "1L-d16"],
+            "rope pe.base=500",
+        ),
+        (
+            SWEEP,
+            ("positions=randomized",),
+            "rope-seed0 positions=randomized",
+            ["flipflop", "rope", "1L-d16", "randomized"],
+            "rope positions=randomized",
+        ),
+    ],
+)
+def test_a_run_is_named_by_encoding_seed_and_overrides(
+    sweep: str | None, words: tuple[str, ...], name: str, tags: list[str], setting: str
+) -> None:
+    arguments = called("pe=rope", *words, sweep=sweep)
+    expected = {"name": name, "group": sweep, "job_type": "rope", "tags": tags}
     assert {key: arguments[key] for key in expected} == expected
-    assert arguments["config"]["setting"] == "rope pe.base=500"
+    assert arguments["config"]["setting"] == setting
 
 
 def test_a_variable_of_wandb_holds_unless_the_line_says_otherwise(
@@ -91,14 +117,6 @@ def test_a_variable_of_wandb_holds_unless_the_line_says_otherwise(
     monkeypatch.setenv("WANDB_MODE", "disabled")
     (config,) = checked_jobs([*words, *line, "tracker.wandb.tags=[c]"])
     assert (config.tracker["wandb"]["mode"], config.tracker["wandb"]["tags"]) == ("offline", ["c"])
-
-
-def test_a_job_of_a_sweep_is_in_its_group() -> None:
-    sweep = f"flipflop--pe+seed+positions--{TODAY}--0123abcd"
-    arguments = called("pe=rope", "positions=randomized", sweep=sweep)
-    assert arguments["name"] == "rope-seed0 positions=randomized"
-    assert arguments["group"] == sweep
-    assert "randomized" in arguments["tags"]
 
 
 def test_a_name_tells_two_settings_apart_also_those_of_two_sweeps() -> None:
