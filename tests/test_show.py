@@ -21,7 +21,7 @@ from program import (
 )
 
 from pe_lab.cli.train import checked
-from pe_lab.core import batch as task_file
+from pe_lab.core import task as task_file
 from pe_lab.core.task import Batch, Task
 from pe_lab.train.batches import TrainData, evaluation_set
 from pe_lab.train.plan import build_task

@@ -49,8 +49,8 @@ def test_identity_changes_with_every_key_but_the_excluded() -> None:
             kept.append(".".join(path))
     assert all(is_excluded(key) or key == "train.length" for key in kept)
     assert {key for key in kept if not key.startswith("tracker.")} == {
-        "runs_dir", "device", "threads", "deterministic", "force", "debug", "train.length",
-        "train.checkpoint_every", "train.log_every", "eval.batch_tokens",
+        "runs_dir", "device", "threads", "deterministic", "keep_checkpoint", "force", "debug",
+        "train.length", "train.checkpoint_every", "train.log_every", "eval.batch_tokens",
     }  # fmt: skip
     assert set(EXCLUDED) - set(kept) == {"tracker", "names"}
     assert identity(dict(reversed(content.items()))) == identity(content)

@@ -12,7 +12,6 @@ from importlib.resources import files
 from pe_lab import __version__
 from pe_lab.core.config_dir import CHOICES, choices, refuse_bare
 from pe_lab.core.errors import Interrupted, PeLabError, sentence
-from pe_lab.core.options import call
 
 HELP = """\
 pe-lab: does this positional encoding generalise to longer sequences, and if not, why?
@@ -96,6 +95,8 @@ def _dispatch(words: list[str]) -> None:
         print(f"pe-lab {__version__}")
     elif words[0] in COMMANDS:
         # Imported here: the imports of a command take a second.
+        from pe_lab.core.options import call
+
         call(words[0], import_module(f"pe_lab.cli.{words[0]}").show, words[1:])
     else:
         refuse_bare(words[0], COMMANDS)
