@@ -206,7 +206,7 @@ def _name_those_at_length(entries: pl.DataFrame) -> str:
 
 
 def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
-    """Yield what stands below the first table: what the second column changes, as the exact test
+    """Yield the lines below the first table: what the second column changes, as the exact test
     shows after Holm's correction, on which tasks rope and the user's own entries generalise, and
     what to type next."""
     pairs, other = compare_columns(scores), [*scores.suite.columns][:2][-1]

@@ -97,7 +97,7 @@ def reason(error: BaseException) -> str:
 def did_you_mean(wrong: str, choices: Iterable[str]) -> str:
     """``did you mean train.steps? (choices: ..)``, or ``choose from ..`` where none is similar.
 
-    A dotted choice is also compared by its last part: ``lr`` stands for ``train.lr``.
+    A dotted choice is also compared by its last part: ``lr`` finds ``train.lr``.
     """
     names = sorted(choices)
     parts = {name.rpartition(".")[2].lower(): name for name in reversed(names)}

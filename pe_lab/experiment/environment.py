@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,10 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 2**31 - 1)
 
 
+@cache
 def read_processor() -> str | None:
-    """Return the processor, such as AMD EPYC (family 25, model 17, stepping 1): its name alone may
-    stand for several. None where it is not known."""
+    """Return the processor, such as AMD EPYC (family 25, model 17, stepping 1), as several share a
+    name. None where it is not known."""
     with suppress(OSError, KeyError):
         first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
         facts = dict(re.findall(r"^(.*\S)\s*: (.*)$", first, re.MULTILINE))
@@ -117,11 +119,13 @@ def describe_environment(
     }
 
 
+# The runs of a worker share the code that it has imported.
+@cache
 def read_git_revision() -> dict[str, Any]:
     """Return the commit of pe-lab's code, and whether tracked files differ from it; None outside of
     git."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    command += ["--abbrev=40", "--exclude=*"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty",
+               "--abbrev=40", "--exclude=*"]  # fmt: skip
     found = ""
     with suppress(OSError, subprocess.TimeoutExpired):
         found = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()

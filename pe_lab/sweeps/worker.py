@@ -57,7 +57,8 @@ class Work:
         replace_file(file, "\n".join(lines).encode())
         return cls(file.absolute(), sweep, total, Path.cwd(), config_dir)
 
-    @cached_property
+    # Not cached: what is cached here is pickled for every worker.
+    @property
     def jobs(self) -> list[Job]:
         return [Job(**json.loads(line)) for line in self.file.read_text("utf-8").splitlines()]
 
