@@ -107,7 +107,7 @@ def campaign(minutes: float, seed: int, place: Path) -> tuple[int, int]:
 def kill_workers(cwd: Path, rng: random.Random, done: threading.Event) -> int:
     """Kill half of the processes that do a run, at random moments; how many were killed."""
     kills = 0
-    while not done.wait(rng.uniform(15, 40)):
+    while not done.wait(rng.uniform(6, 15)):
         statuses = [orjson.loads(path.read_bytes()) for path in cwd.glob("runs/*/*/*/status.json")]
         running = {one["pid"] for one in statuses if one["state"] == "running"}
         alive = sorted(pid for pid in running if Path(f"/proc/{pid}").exists())
