@@ -236,6 +236,19 @@ def test_gradients_reach_the_encoding(pe: str) -> None:
     assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in own)
 
 
+@pytest.mark.parametrize(
+    "pe", [pe if pe == "tape" else pytest.param(pe, marks=pytest.mark.extended) for pe in ENCODINGS]
+)
+def test_compiled(pe: str) -> None:
+    torch.compiler.reset()
+    model, whole_graph = encoded(pe), pe not in ("floater", "recurrent")
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=whole_graph)
+    close(whole(compiled, tokens()), whole(model, tokens()))
+    model.train()
+    whole(compiled, tokens()).sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -128,12 +128,16 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     if given is None:
         return (), kwargs  # transformers says so
     pos_BT = kwargs.get("position_ids")
+    refuse_call(base, encoding, kwargs)
+    for layer in layers:
+        if pos_BT is None:
+            layer.attention.encoding.refuse_range(0, given.shape[1] - 1)
+        else:
+            layer.attention.encoding.refuse_positions(pos_BT)
     if pos_BT is None:
         pos_BT = torch.arange(given.shape[1], device=base.device)[None]
-    refuse_call(base, encoding, pos_BT, kwargs)
     kwargs["position_ids"], carried = pos_BT, [None]
     for layer in layers:
-        layer.attention.encoding.refuse_positions(pos_BT)
         layer.carried = carried
     if "embed" in encoding.hooks():
         x_BTE = base.get_input_embeddings()(ids)
@@ -142,10 +146,9 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     return (), kwargs
 
 
-def refuse_call(
-    base: Any, encoding: PositionalEncoding, pos_BT: Tensor, kwargs: dict[str, Any]
-) -> None:
+def refuse_call(base: Any, encoding: PositionalEncoding, kwargs: dict[str, Any]) -> None:
     """UsageError where a call would silently be one of another model."""
+    pos_BT = kwargs.get("position_ids")
     mask, packed = kwargs.get("attention_mask"), kwargs.get("cu_seq_lens_q") is not None
     padded = isinstance(mask, Tensor) and mask.dim() == 2 and bool((mask.int().diff() > 0).any())
     checkpointing = base.training and getattr(base, "gradient_checkpointing", False)
@@ -165,7 +168,7 @@ def refuse_call(
         (
             "packed sequences and padding before a sequence are not supported: give each row one "
             "sequence, and pad at its end",
-            packed or padded or bool((pos_BT.diff() != 1).any()),
+            packed or padded or (pos_BT is not None and bool((pos_BT.diff() != 1).any())),
         ),
         (
             "this encoding changes token embeddings: give input_ids",

@@ -8,7 +8,6 @@ them), E model width, H heads, D head width.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import torch
@@ -98,11 +97,15 @@ class AttentionInputs:
         """Whether nothing is masked: the only query is the last token, as in decoding."""
         return self.q_BHTD.shape[2] == 1 and self.window is None
 
-    @cached_property
+    @property
     def mask_TS(self) -> Tensor:  # noqa: N802
         """True where query t may see key s. Computed on demand: fused kernels do not need it."""
-        t, s = self.q_BHTD.shape[2], self.k_BHSD.shape[2]
-        return causal_mask(t, s, self.q_BHTD.device, self.window)
+        # Not by cached_property, whose lock torch.compile cannot follow.
+        if "mask" not in vars(self):
+            vars(self)["mask"] = causal_mask(
+                self.q_BHTD.shape[2], self.k_BHSD.shape[2], self.q_BHTD.device, self.window
+            )
+        return vars(self)["mask"]
 
 
 def by_position(rotate: Hook) -> Hook:

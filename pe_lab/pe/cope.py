@@ -165,7 +165,7 @@ class TablePositions(nn.Module):
 
     def forward(self, q_BHTD: Tensor, gate_logits_BHTS: Tensor, mask_TS: Tensor | None) -> Tensor:
         scores_BHTR = (q_BHTD @ self.table.T).to(gate_logits_BHTS.dtype)
-        if torch.is_inference_mode_enabled() or is_traced(gate_logits_BHTS):
+        if is_traced(gate_logits_BHTS) or torch.is_inference_mode_enabled():
             return interpolate(
                 scores_BHTR, count_positions(gate_logits_BHTS, mask_TS, len(self.table) - 1)
             )

@@ -143,7 +143,7 @@ def rotate_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tenso
         halves: pairs are the features m and m + D/2, else 2m and 2m + 1.
     """
     wide_BHTD = widened(x_BHTD)
-    factors = factors.to(wide_BHTD.dtype.to_complex())
+    factors = factors.to(torch.promote_types(wide_BHTD.dtype, torch.complex64))
     return multiply_pairs(wide_BHTD, factors, halves).to(x_BHTD.dtype)
 
 
