@@ -79,11 +79,11 @@ test-slurm: $(STAMP) ## sweeps through a SLURM of one node, which it installs (D
 test-ray: $(RAY) ## sweeps through Ray: killed workers, a lost node
 	$(BIN)/python -m pytest -m ray --timeout 600 tests/test_ray.py
 
-test-hydra-next: ## everything on the release candidate of Hydra 1.4, in .venv-hydra
+test-hydra-next: ## everything on Hydra 1.4.0rc3 and its OmegaConf 2.4, warnings as errors, in .venv-hydra
 	$(PYTHON) -m venv .venv-hydra
 	.venv-hydra/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	.venv-hydra/bin/python -m pip install --quiet --disable-pip-version-check hydra-core==1.4.0rc3
-	.venv-hydra/bin/python -W "error:::hydra" -W "error:::omegaconf" -m pytest $(PARALLEL)
+	HYDRA_DEPRECATION_WARNINGS_AS_ERRORS=1 .venv-hydra/bin/python -m pytest $(PARALLEL) -o "filterwarnings=error:::(pe_lab|hydra|omegaconf)"
 
 test-wandb: $(STAMP) $(OPENWANDB) ## wandb against a real server, openwandb on loopback: every row read back
 	OPENWANDB=$(OPENWANDB) $(BIN)/python -m pytest -m wandb_server -s --timeout 600 tests/test_wandb_server.py

@@ -15,9 +15,9 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 559, "cli": 1237, "config": 342, "core": 697, "evaluate": 326, "experiment": 674,
+    "check": 559, "cli": 1234, "config": 348, "core": 697, "evaluate": 326, "experiment": 674,
     "explain": 965, "hf": 249, "kernels": 370, "models": 1450, "nn.py": 115, "pe": 2346,
-    "report": 446, "results": 1067, "store": 288, "suite": 973, "sweeps": 476, "train": 602,
+    "report": 446, "results": 1067, "store": 288, "suite": 973, "sweeps": 473, "train": 602,
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
 pays with something that goes."""

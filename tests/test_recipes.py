@@ -132,6 +132,13 @@ def test_every_key_that_a_recipe_writes_reaches_its_runs(recipe: str) -> None:
                 assert composed[group][key] in (value, _number(value)), (group, key)
 
 
+def test_a_recipe_may_set_keys_for_one_encoding() -> None:
+    jobs = checked_jobs(["-m", "experiment=paper/majority", "pe=none,learned", "seed=0"])
+    assert [job.model["d_model"] for job in jobs] == [64, 256]
+    (without,) = checked_jobs(["pe=none"])
+    assert "experiment" not in without.names
+
+
 def _number(value: object) -> object:
     try:
         return float(value) if isinstance(value, str) else value

@@ -28,12 +28,11 @@ import polars as pl
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import configure_log
 
 from pe_lab.cli.arguments import find_run, split_finished
 from pe_lab.cli.train import planned
 from pe_lab.cli.why import diagnose_runs
-from pe_lab.config.compose import CommandLine
+from pe_lab.config.compose import CommandLine, configure_log
 from pe_lab.config.schema import TRAIN_KEYS
 from pe_lab.core.config_dir import use_config_dir
 from pe_lab.core.errors import Interrupted, UsageError
@@ -106,7 +105,7 @@ def run(*words: str, config_dir: str | Path | None = None, **keys: Any) -> Run:
         if line.multirun or line.shows:
             raise UsageError("run takes keys and no flags: give sweep(..) for several runs")
         (cfg,), (plan,) = planned(line)
-        configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+        configure_log(cfg)
         summary = experiment.run(plan, list(cfg.hydra.overrides.task))
         return Run(experiment.find_folder(plan).path.absolute(), summary)
 

@@ -10,10 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import hydra
-from hydra.core.utils import configure_log
 from omegaconf import DictConfig
 
-from pe_lab.config.compose import CommandLine, check_composed, compose, to_hydra
+from pe_lab.config.compose import (
+    ARGUMENTS,
+    CommandLine,
+    check_composed,
+    compose,
+    configure_log,
+    to_hydra,
+)
 from pe_lab.config.schema import Config
 from pe_lab.core.console import logger
 from pe_lab.core.errors import UsageError
@@ -41,7 +47,7 @@ def launch(words: Sequence[str]) -> None:
     from pe_lab.experiment.run import run_and_print
 
     (cfg,), (plan,) = jobs, plans
-    configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+    configure_log(cfg)
     # A recipe is a sweep; this is one of its runs.
     if params := cfg.hydra.sweeper.get("params"):
         logger.info("one run of a recipe that varies %s: -m runs them all", ", ".join(params))
@@ -79,5 +85,4 @@ def show_by_hydra(line: CommandLine) -> None:
     # Hydra reads sys.argv, and has its own exceptions raised with this variable.
     sys.argv = [sys.argv[0], *line.shows, *folder, *to_hydra(line.words)]
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    options = {"config_path": "pkg://pe_lab.conf", "config_name": "config"}
-    hydra.main(version_base="1.3", **options)(lambda _: None)()
+    hydra.main("pkg://pe_lab.conf", "config", **ARGUMENTS["main"])(lambda _: None)()

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import hydra
 import yaml
+from hydra.core import utils
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -40,6 +41,16 @@ LAUNCHERS = {
     "joblib": {"_target_": "pe_lab.sweeps.launchers.Joblib", "n_jobs": "${cores:${threads}}"},
 }
 """Launchers whose names Hydra or a plugin registers: a yaml cannot replace these."""
+ARGUMENTS: dict[str, dict[str, Any]] = (
+    {"main": {"version_base": "1.3"}, "store": {}, "log": {}}
+    if hydra.__version__.startswith("1.3.")
+    else {
+        "main": {},
+        "store": {"replace": True},
+        "log": {"execution_whitelist": ["pe_lab.core.console.log_handler"]},
+    }
+)
+"""Arguments that functions of Hydra require before 1.4, and others from then on."""
 REFUSED = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError)
 
 
@@ -89,6 +100,12 @@ def compose(line: CommandLine) -> list[DictConfig]:
         return [composer.job(words) for words in composer.lines(line)]
 
 
+def configure_log(cfg: DictConfig, key: str = "job_logging") -> None:
+    """Log as a composed job says: a run's log by ``job_logging``, Hydra's own by
+    ``hydra_logging``."""
+    utils.configure_log(cfg.hydra[key], cfg.hydra.verbose, **ARGUMENTS["log"])
+
+
 @contextmanager
 def composing(
     config_dir: str | None, bases: dict[tuple[str, ...], DictConfig] | None = None
@@ -105,9 +122,9 @@ def composing(
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_module("pe_lab.conf", job_name="pe-lab", version_base="1.3"):
+        with hydra.initialize_config_module("pe_lab.conf", job_name="pe-lab", **ARGUMENTS["main"]):
             for name, node in LAUNCHERS.items():
-                ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
+                ConfigStore.instance().store(name, node, "hydra/launcher", **ARGUMENTS["store"])
             yield Composer(folder, {} if bases is None else bases)
     except UnicodeDecodeError as error:
         raise UsageError(f"a yaml in {folder} is not text: {error}") from None
@@ -160,8 +177,7 @@ class Composer:
 
     def compose(self, words: Iterable[str]) -> DictConfig:
         """What Hydra composes from some words."""
-        folder = f'hydra.searchpath=["file://{self.config_dir}"]'
-        added = [folder] if self.config_dir else []
+        added = [f'hydra.searchpath=["file://{self.config_dir}"]'] if self.config_dir else []
         return hydra.compose("config", [*added, *words], return_hydra_config=True)
 
     def job(self, words: list[str]) -> DictConfig:
@@ -280,7 +296,10 @@ def check_composed(cfg: DictConfig) -> Config:
         resolved["seed"] = dict.fromkeys(SEEDS, resolved["seed"]) | parts
     if isinstance(resolved.get("pe"), dict):
         resolved["pe"] = fill_parts(resolved["pe"], folders[0] if folders else None)
-    return check(resolved, {group: str(name) for group, name in names.items() if name is not None})
+    return check(
+        resolved,
+        {k: str(name) for k, name in names.items() if name not in (None, "no_recipe")},
+    )
 
 
 def encoding_section(name: str, key: str = "pe", config_dir: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from hydra.utils import get_object
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, __version__
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -215,5 +215,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
 values, ``${cores:threads}`` for the simultaneous jobs of this machine, ``${cpus:threads}`` for the
 CPUs of a job, ``${split:a,b}`` for the list of some words. A value that is not a number is left for
 the check of its key to refuse."""
+# OmegaConf 2.3 has another function of the name that 2.4 chose.
+_register = "register_new_resolver" if __version__.startswith("2.3.") else "register_resolver"
 for _name, _function in RESOLVERS.items():
-    OmegaConf.register_new_resolver(_name, _function, replace=True)
+    getattr(OmegaConf, _register)(_name, _function, replace=True)

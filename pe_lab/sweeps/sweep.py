@@ -9,10 +9,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from hydra.core.utils import configure_log
 from omegaconf import OmegaConf
 
-from pe_lab.config.compose import CommandLine, composing
+from pe_lab.config.compose import CommandLine, composing, configure_log
 from pe_lab.core.console import console
 from pe_lab.core.errors import Interrupted, PeLabError, counted, writing
 from pe_lab.core.validation import instantiate
@@ -50,7 +49,7 @@ class Sweep:
         self.began, self.failed = math.inf, dict[int, str]()
         with composing(line.config_dir) as composer:
             cfg = composer.job(words)
-        configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
+        configure_log(cfg, "hydra_logging")
         chosen: Any = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
         self.launcher: Launcher = instantiate(chosen, "hydra.launcher", Launcher)
 

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from hydra.core.utils import configure_log
 from omegaconf import DictConfig
 
-from pe_lab.config.compose import check_composed, composing
+from pe_lab.config.compose import check_composed, composing, configure_log
 from pe_lab.core.console import logger, percent
 from pe_lab.core.errors import HeldError, Interrupted, PeLabError, counted, sentence
 from pe_lab.core.files import replace_file
@@ -104,8 +103,10 @@ def take_runs(work: Work, at: int = 0, of: int = 1, only: Collection[int] = ()) 
             except HeldError:
                 held.append(job)
             except Exception as error:
-                debug = "debug=true" in job.words
-                logger.error("%s: failed: %s", name, sentence(error), exc_info=debug)
+                logger.error(
+                    *("%s: failed: %s", name, sentence(error)),
+                    exc_info="debug=true" in job.words,
+                )
                 failed[job.number] = sentence(error)
                 if not job.written_since(work.began):
                     with suppress(PeLabError):
@@ -130,7 +131,7 @@ def do_job(job: Job, work: Work, name: str, bases: dict[tuple[str, ...], DictCon
     with composing(work.config_dir, bases) as composer:
         cfg = composer.job(job.words)
         config = check_composed(cfg)
-    configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+    configure_log(cfg)
     if job.written_since(work.began):
         # ``force`` has had its effect.
         config = replace(config, force=False)  # type: ignore[type-var]
