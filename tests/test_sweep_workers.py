@@ -3,6 +3,9 @@
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from pe_lab.experiment.environment import freest_gpu
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.sweeps.jobs import Job
 from pe_lab.sweeps.launchers import Joblib
-from pe_lab.sweeps.worker import Work
+from pe_lab.sweeps.worker import HELD_POLL_S, Work
 
 
 @pytest.mark.extended
@@ -57,6 +60,49 @@ def test_a_signal_lets_workers_write_their_checkpoints(tmp_path: Path, signum: i
     for folder in folders(tmp_path).values():
         assert state(folder)["state"] == "interrupted"
         assert rows(folder)[-1]["step"] == state(folder)["step"] > 0
+
+
+def on_host(name: str, cwd: Path, *words: str) -> subprocess.Popen[str]:
+    """A sweep on a machine of this name: only its name differs from this one's."""
+    named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name]
+    program = [sys.executable, "-m", "pe_lab", "-m", *tiny(*words), "hydra/launcher=basic"]
+    return subprocess.Popen([*named, *program], cwd=cwd, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.extended
+def test_two_machines_split_a_sweep_and_one_waits_for_the_other(tmp_path: Path) -> None:
+    try:
+        subprocess.run(["unshare", "--uts", "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("names of machines need unshare and root")
+
+    def hosts() -> list[tuple[str, str]]:
+        found = sorted(tmp_path.glob("runs/*/*/seed*/status.json"))
+        return [(one["state"], one["host"]) for one in map(state, [path.parent for path in found])]
+
+    def wait_for(expected: list[tuple[str, str]]) -> None:
+        end = time.monotonic() + 60
+        while hosts() != expected:
+            assert time.monotonic() < end, hosts()
+            time.sleep(0.01)
+
+    words = ("train.steps=300", "train.checkpoint_every=300", "tracker=none")
+    both = [on_host(name, tmp_path, *words, "seed=range(0,4)") for name in ("alpha", "beta")]
+    assert [one.wait(120) for one in both] == [0, 0]
+    done = hosts()
+    assert [state for state, _ in done] == ["finished"] * 4
+    alpha = on_host("alpha", tmp_path, *words, "seed=range(0,6)")
+    wait_for([*done, ("running", "alpha")])
+    alpha.send_signal(signal.SIGSTOP)
+    beta = on_host("beta", tmp_path, *words, "seed=range(0,6)")
+    wait_for([*done, ("running", "alpha"), ("finished", "beta")])
+    with pytest.raises(subprocess.TimeoutExpired):
+        beta.wait(3 * HELD_POLL_S)
+    alpha.send_signal(signal.SIGCONT)
+    assert [one.wait(120) for one in (alpha, beta)] == [0, 0]
+    assert hosts() == [*done, ("finished", "alpha"), ("finished", "beta")]
+    for folder in folders(tmp_path).values():
+        assert len(RunFolder(folder).starts()) == 1
 
 
 def alive(pid: int) -> bool:
