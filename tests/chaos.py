@@ -1,7 +1,7 @@
 """``make test-chaos``: commands killed at random moments end with the undisturbed numbers.
 
     python -m tests.chaos [minutes=10] [seed=N]
-    python -m tests.chaos runs=1000 launcher=queue      # or joblib, slurm, ray
+    python -m tests.chaos runs=1000 launcher=queue,joblib,slurm,ray
 
 A single run, a sweep or an evaluation is killed up to eight times in a row, then finished. A
 violation is a traceback, another number, a run that cannot be continued or a file left over. With
@@ -118,15 +118,13 @@ def kill_workers(cwd: Path, rng: random.Random, done: threading.Event) -> int:
     return kills
 
 
-def disturb_workers(runs: int, launcher: str, seed: int, place: Path) -> int:
+def disturb_workers(
+    words: list[str], launcher: str, seed: int, cwd: Path, expected: dict[str, Any]
+) -> int:
     """A sweep whose workers are killed has the numbers of one process; how many were killed."""
-    words = ["-m", *tiny(*SMALL, "pe=none,rope", f"seed=range(0,{runs // 2})")]
-    program = [sys.executable, "-m", "pe_lab"]
-    cwd, alone = place / "workers", place / "alone"
-    for folder in (cwd, alone):
-        folder.mkdir()
-    one, lines = [*program, *words, "hydra/launcher=basic"], 4 if launcher == "queue" else 1
-    other = one if launcher == "queue" else [*program, *words, f"hydra/launcher={launcher}"]
+    cwd.mkdir()
+    lines = 4 if launcher == "queue" else 1
+    other = [*words, f"hydra/launcher={'basic' if launcher == 'queue' else launcher}"]
     other += ["hydra.launcher.n_jobs=4"] * (launcher == "joblib")
     other += ["hydra.launcher.workers=4"] * (launcher in ("slurm", "ray"))
     done = threading.Event()
@@ -140,13 +138,28 @@ def disturb_workers(runs: int, launcher: str, seed: int, place: Path) -> int:
         for line in [pool.submit(go_on) for _ in range(lines)]:
             line.result()
         done.set()
-        subprocess.run(one, cwd=alone, check=True, stdout=subprocess.DEVNULL)
-        expected, starts = numbers(alone), cwd.glob("runs/*/*/seed*/environment.json")
-        assert len(expected) == runs
-        assert numbers(cwd) == expected
-        began = sum(len(orjson.loads(path.read_bytes())) for path in starts)
-        assert runs <= began <= runs + kills.result(), "a run was made twice"
-        return kills.result()
+    assert numbers(cwd) == expected
+    starts = cwd.glob("runs/*/*/seed*/environment.json")
+    began = sum(len(orjson.loads(path.read_bytes())) for path in starts)
+    assert len(expected) <= began <= len(expected) + kills.result(), "a run was made twice"
+    return kills.result()
+
+
+def disturb_launchers(runs: int, launchers: str, seed: int, place: Path) -> None:
+    """``disturb_workers`` of each, against one undisturbed process."""
+    words = [sys.executable, "-m", "pe_lab", "-m"]
+    words += tiny(*SMALL, "pe=none,rope", f"seed=range(0,{runs // 2})")
+    alone = place / "alone"
+    alone.mkdir()
+    one = [*words, "hydra/launcher=basic"]
+    subprocess.run(one, cwd=alone, check=True, stdout=subprocess.DEVNULL)
+    expected = numbers(alone)
+    assert len(expected) == runs
+    for launcher in launchers.split(","):
+        began = time.monotonic()
+        kills = disturb_workers(words, launcher, seed, place / launcher, expected)
+        seconds = time.monotonic() - began
+        print(f"{launcher}: {runs} runs, {kills} workers killed, {seconds:.0f} s, no violation")
 
 
 if __name__ == "__main__":
@@ -155,8 +168,7 @@ if __name__ == "__main__":
         seed = int(given.get("seed", random.randrange(10**6)))
         print(f"seed={seed}")
         if "runs" in given:
-            killed = disturb_workers(int(given["runs"]), given["launcher"], seed, Path(folder))
-            print(f"{given['runs']} runs, {killed} workers killed, no violation")
+            disturb_launchers(int(given["runs"]), given["launcher"], seed, Path(folder))
             sys.exit()
         done = campaign(float(given.get("minutes", 10)), seed, Path(folder))
     print(f"{done[0]} commands, {done[1]} kills, no violation")
