@@ -93,9 +93,26 @@ def test_every_family(family: str, pe: str) -> None:
     changed = whole(model, other)
     close(changed[:, :9], expected[:, :9])
     assert not torch.allclose(changed[:, 9:], expected[:, 9:], atol=1e-3)
-    out = model.generate(ids[:1, :6], max_new_tokens=8, do_sample=False)
+    out = model.generate(ids[:1, :6], max_new_tokens=8, do_sample=False)  # by a key cache
     expected = whole(model, out[:, :-1])[0, 5:].argmax(-1)
     assert out[0, 6:].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("pe", ENCODINGS)
+@torch.no_grad()
+def test_a_key_cache_changes_no_logit(pe: str) -> None:
+    model, ids = encoded(pe), tokens()
+    keys = {"max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
+    for more in ({"do_sample": False}, {"num_beams": 3}):
+        uncached = model.generate(ids[:, :6], use_cache=False, **keys, **more)
+        for use in ({"use_cache": None}, {}):
+            cached = model.generate(ids[:, :6], **keys, **more, **use)
+            assert torch.equal(cached.sequences, uncached.sequences)
+            close(torch.stack(cached.logits), torch.stack(uncached.logits))
+    assert (cached.cache is None) == encodings(model)[0].whole_sequence
+    if cached.cache:
+        first = model(ids[:, :9])
+        close(model(ids[:, 9:], cache=first.cache).logits, whole(model, ids)[:, 9:])
 
 
 @pytest.mark.parametrize("pe", ENCODINGS)
@@ -290,11 +307,15 @@ def test_what_would_be_another_model_is_refused_when_it_is_used() -> None:
         lambda: model(ids, attention_mask=torch.tensor([[0] * 3 + [1] * 11] * 2)),
         lambda: model(ids, position_ids=torch.arange(7).repeat(2)[None]),
         lambda: model(ids[:1], cu_seq_lens_q=torch.tensor([0, 7, LENGTH])),
-        lambda: model.generate(ids[:1, :4], max_new_tokens=2, use_cache=True),
+        lambda: model(ids, cache=plain()(ids).cache),
+        lambda: model.model(ids[:, :1], past_key_values=model(ids).cache),
+        lambda: model.generate(ids, max_new_tokens=2, cache_implementation="static"),
         lambda: capped(ids),
     ):
         with pytest.raises(UsageError, match=r"^[^\n]+$"):
             call()
+    with pytest.raises(ValueError, match="depends on the sequence's length"):
+        encoded("dynamic_ntk").generate(ids[:1, :4], use_cache=True)
     model.set_attn_implementation("sdpa")
     with pytest.raises(UsageError, match="leaves the encoding out"):
         model(ids)

@@ -1,7 +1,8 @@
 """The encodings of pe-lab in causal language models of Hugging Face transformers.
 
 ``attach`` replaces a model's own positions. Attention then runs through pe-lab's hooks, after the
-model's projections and norms of queries and keys. There is no key cache.
+model's projections and norms of queries and keys. ``generate`` has a key cache, if the encoding
+does not depend on the length of the sequence.
 """
 
 import copy
@@ -90,7 +91,8 @@ def attach(
     name = pe if isinstance(pe, str) else f"{pe.__module__}.{pe.__qualname__}"
     config.pe_lab = {"pe": name, "train_len": train_len, "max_len": longest, **keys}
     config._attn_implementation = bridge.NAME
-    config.use_cache = model.generation_config.use_cache = False
+    if any(encoding.whole_sequence for encoding in encodings):
+        config.use_cache = model.generation_config.use_cache = False
     return model
 
 
