@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from trainers import planned
 
+from pe_lab.core.metrics import ENDINGS, generated_metrics
 from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
@@ -46,6 +47,33 @@ def test_a_model_reads_what_it_has_written() -> None:
     prompt, pos = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0, 2, 3], [1, 2, 5]])
     assert generate(model, prompt, pos, 2).tolist() == [[5, 2], [0, 6]]
     assert model.read == [(2, 2), (2, 1)]
+
+
+class Script(Successor):
+    """Says the words of ``said_NTV``, whatever it reads."""
+
+    def forward(self, tokens_BT: Tensor, pos_BS: Tensor, cache: Any = None, **_: Any) -> Tensor:
+        after = pos_BS.shape[1]
+        return self.said_NTV[:, after - tokens_BT.shape[1] : after]
+
+
+def test_how_generated_answers_end() -> None:
+    """An end is too early before the third answer and late after it, up to the last place."""
+    made = planned("task=termination", "task.min_letters=2", "task.max_letters=2", "task.room=3")
+    task = made.task.split("in_domain")
+    ends = ["a b <eos> a a a", "b b <eos> a a a", "a <eos> <eos> a a a", "<eos> b <eos> a a a",
+            "a b a a a <eos>", "a b a a <eos> a", "a b a a a a", "a b | | | |"]  # fmt: skip
+    model, word = Script(), task.vocab.index
+    said = torch.tensor([[word(one) for one in f"a b | {row}".split()] for row in ends])
+    model.said_NTV = torch.nn.functional.one_hot(said, len(task.vocab)).float()
+    words = ["<bos>", "a", "b", "|", "a", "b", "<eos>", "<pad>", "<pad>", "<pad>"]
+    sequence = np.array([[word(one) for one in words]] * len(ends))
+    scored = np.zeros((len(ends), 9), dtype=bool)
+    scored[:, 3:6] = True
+    sets = {"in_domain": Batch(sequence[:, :-1], sequence[:, 1:], scored)}
+    metrics = generated_metrics(Evaluator(made, model, sets).generated("in_domain"))
+    assert [metrics[name] for name in ENDINGS] == [1 / 8, 2 / 8, 2 / 8]
+    assert metrics["error_generated"] == pytest.approx(7 / 24)
 
 
 def test_answers_of_rows_scored_at_different_positions(monkeypatch: pytest.MonkeyPatch) -> None:

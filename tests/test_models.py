@@ -25,7 +25,7 @@ from pe_lab.check.base import (
 )
 from pe_lab.check.networks import model_checks
 from pe_lab.core.errors import UsageError
-from pe_lab.core.metrics import compute_metrics
+from pe_lab.core.metrics import ENDINGS, compute_metrics
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import run_and_print
 from pe_lab.explain.inspect import inspect_run
@@ -97,7 +97,7 @@ def words(name: str, *more: str) -> list[str]:
     """A small run of a model."""
     section = facts.section(name, "model")
     given = tiny(
-        f"model={name}", "task=selective_copy", "task.n_copy=4", "task.n_blank=4",
+        f"model={name}", "task=termination", "task.max_letters=4", "task.room=5",
         "eval.sequences=16", "train.steps=4", "train.batch_size=4", *more,
     )  # fmt: skip
     keys = [w.removeprefix("model.").partition("=")[0] for w in given]
@@ -114,7 +114,7 @@ def test_a_run_and_what_is_done_with_it(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     monkeypatch.chdir(tmp_path)
-    (job,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2", "eval.generate=true"))
+    (job,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2"))
     found = run_and_print(plan(job))
     folder = the_run(Path("runs"))
     assert state(folder)["state"] == "finished"
@@ -123,7 +123,9 @@ def test_a_run_and_what_is_done_with_it(
     for split in ("in_domain", "ood/long_x2"):
         error = compute_metrics(trained.answers(split.removeprefix("ood/")))["error"]
         assert error == found["metrics"][f"{split}/error"]
-        assert 0 <= found["metrics"][f"{split}/error_generated"] <= 1
+        shares = [found["metrics"][f"{split}/{name}"] for name in ("error_generated", *ENDINGS)]
+        assert all(0 <= share <= 1 for share in shares)
+        assert sum(shares[1:]) <= 1
     if two_parts(name) or not any(isinstance(m, Attention) for m in trained.model.modules()):
         with pytest.raises(UsageError):
             inspect_run(folder)

@@ -144,17 +144,27 @@ def compute_metrics(answers: Any) -> dict[str, float]:
     return {metric.name: metric.compute(answers) for metric in METRICS if metric.compute}
 
 
-def generated_metrics(numbers: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of generated answers that are kept, as ``<name>_generated``."""
-    return {name: numbers[name.removesuffix("_generated")] for name in GENERATED}
+def generated_metrics(answers: Any) -> dict[str, float]:
+    """The metrics of generated answers that are kept, as ``<name>_generated``, and where the task
+    says what ends an answer the shares of ``ENDINGS``."""
+    numbers = compute_metrics(answers)
+    kept = {name: numbers[name.removesuffix("_generated")] for name in GENERATED}
+    if answers.late is not None:
+        kept["right"] = 1 - numbers["error_seq"]
+        kept["too_early"] = float((answers.late < 0).mean())
+        kept["endless"] = float((answers.late == math.inf).mean())
+    return kept
 
 
 GENERATED = tuple(f"{metric.name}_generated" for metric in METRICS if metric.generated)
+ENDINGS = ("right", "too_early", "endless")
+"""How generated answers end, as shares of the sequences: right to the end, ended before the right
+place, and not ended. The others err, or end late."""
 TABLED = tuple(metric.name for metric in METRICS if not metric.closing_only)
 """In tables of splits, in this order."""
 CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "count")
 """Those that training changes."""
-SHARES = {"accuracy", *GENERATED, *(metric.name for metric in METRICS if metric.unit == "share")}
+SHARES = {"accuracy", *GENERATED, *ENDINGS, *(m.name for m in METRICS if m.unit == "share")}
 """Those that are shown in %; ``accuracy`` is 1 - error."""
 CHARTED = tuple(metric for metric in METRICS if metric.charted)
 

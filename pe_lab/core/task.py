@@ -187,6 +187,9 @@ class Task(ABC):
     """The word between input and output, for models that read them apart; None: no such parts."""
     generates: ClassVar[bool] = False
     """Whether the scored answers end each row, so that the model can also generate them."""
+    end: ClassVar[str | None] = None
+    """The word that ends each answer, where it is measured how generated answers end: the model
+    then generates up to the last place of a sequence. None: this is not measured."""
     exact_tags: ClassVar[frozenset[str]] = frozenset()
     """Tags whose every value is a row of the breakdown; the others are grouped by powers of two."""
 

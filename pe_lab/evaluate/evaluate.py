@@ -23,7 +23,7 @@ import torch
 
 from pe_lab.core.console import logger
 from pe_lab.core.errors import PeLabError, RunError, UsageError, is_out_of_memory
-from pe_lab.core.metrics import GENERATED, IN_DOMAIN, compute_metrics, generated_metrics
+from pe_lab.core.metrics import ENDINGS, GENERATED, IN_DOMAIN, compute_metrics, generated_metrics
 from pe_lab.core.task import Batch, Task
 from pe_lab.evaluate.cells import Cell, make_cells
 from pe_lab.evaluate.record import (
@@ -84,7 +84,8 @@ def evaluate(
         (as specified, or "trained"), ``k`` (null if it has none), ``split``, ``length``
         (requested, else ``tokens``), ``tokens`` (read), ``error``, ``error_low``,
         ``error_high``, ``error_seq``, ``loss``, ``n``, ``n_seq``, ``guess``, ``seconds``, with
-        ``generate`` ``error_generated`` and so on, ``left_out`` (the number of trained
+        ``generate`` ``error_generated`` and so on and ``right``, ``too_early``, ``endless``
+        (null where the task has no ``end``), ``left_out`` (the number of trained
         parameters that the encoding does not read), ``message`` (why there are no numbers),
         ``earlier`` (whether the row was recorded before), ``not_finite`` (the metrics that were
         infinite or NaN, separated by blanks).
@@ -120,9 +121,8 @@ def evaluate(
             if row is None and cell.message is None:
                 row = record.add(cell.measurement, measurer.measure(cell))
             rows.append(_row(cell, row or {}, earlier))
-    columns = (
-        CELL_COLUMNS | METRIC_COLUMNS | dict.fromkeys(GENERATED if generate else (), pl.Float64)
-    )
+    written = (*GENERATED, *ENDINGS) if generate else ()
+    columns = CELL_COLUMNS | METRIC_COLUMNS | dict.fromkeys(written, pl.Float64)
     columns |= {"left_out": pl.Int64, "message": pl.String, "earlier": pl.Boolean}
     return pl.DataFrame(rows, {**columns, NOT_FINITE: pl.String}, orient="row")
 
@@ -193,7 +193,7 @@ def _numbers(cell: Cell, model: Model, data: Batch) -> dict[str, Any]:
         try:
             numbers: dict[str, Any] = compute_metrics(evaluator.answers(split))
             if cell.measurement.generated:
-                numbers |= generated_metrics(compute_metrics(evaluator.generated(split)))
+                numbers |= generated_metrics(evaluator.generated(split))
             return numbers
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from pe_lab.core.console import LINE_INTERVAL_S, StepProgress, busy, console, logger, percent
 from pe_lab.core.errors import Interrupted, MachineError, RunError, UsageError, by_machine, sentence
 from pe_lab.core.metrics import (
+    ENDINGS,
     IN_DOMAIN,
     METRICS,
     SHARES,
@@ -243,7 +244,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
         numbers["guess"] = plan.task.split(split).guess(reference, data)
         by[split] = answers.breakdown(plan.task.exact_tags)
         if plan.config.eval.generate:
-            numbers |= generated_metrics(compute_metrics(trainer.evaluator.generated(split)))
+            numbers |= generated_metrics(trainer.evaluator.generated(split))
         metrics |= {metric_name(split, name): value for name, value in numbers.items()}
     encoding = {id(p): p for e in trainer.model.encodings for p in e.parameters()}
     metrics |= {
@@ -284,6 +285,9 @@ def split_table(summary: dict[str, Any]) -> Table:
     columns = {metric.column: metric.name for metric in METRICS if metric.column}
     if any(key.endswith("/error_generated") for key in metrics):
         columns["written"] = "error_generated"
+    columns |= {
+        name.replace("_", " "): name for name in ENDINGS if f"{IN_DOMAIN}/{name}" in metrics
+    }
     headings = (Column(heading, justify="right") for heading in columns)
     title = f"{summary['task']}, {summary['pe']}, seed {summary['seed']}: error in %"
     table = Table("split", *headings, title=title, title_justify="left")

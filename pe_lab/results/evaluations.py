@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.core.errors import check_known
-from pe_lab.core.metrics import CHARTED
+from pe_lab.core.metrics import CHARTED, ENDINGS
 from pe_lab.evaluate.record import (
     TRAINED,
 )
@@ -99,7 +99,8 @@ def evaluation_tables(
 def check_metric(metric: str, generated: bool) -> None:
     """Refuse the name of a metric that evaluations do not have."""
     names = [*(metric.name for metric in CHARTED), "accuracy"]
-    names += [f"{m.name}_generated" for m in CHARTED if m.generated and generated]
+    if generated:
+        names += [*(f"{m.name}_generated" for m in CHARTED if m.generated), *ENDINGS]
     check_known("metric={}", [metric], names)
 
 

@@ -47,13 +47,19 @@ def generate(
 
 @dataclass(frozen=True)
 class Answers:
-    """The scored answers of a split: for each, whether it is wrong, its loss, row and position."""
+    """The scored answers of a split: for each, whether it is wrong, its loss, row and position.
+
+    Args:
+        late: of generated answers of a task with an ``end``, by how many tokens each ends too
+            late; negative: too early; infinite: it does not end.
+    """
 
     wrong: np.ndarray
     loss: np.ndarray
     row: Ints
     position: Ints
     tags: dict[str, Ints]
+    late: np.ndarray | None = None
 
     @property
     def n(self) -> int:
@@ -153,18 +159,24 @@ class Evaluator:
         data, source = self.sets[split], self.plan.positions
         positions = fixed_positions(source, split, data)
         of_tokens = source.of_tokens if source.from_tokens else None
+        end = None if self.plan.task.end is None else self.plan.task.vocab.index(self.plan.task.end)
+        late = None if end is None else np.zeros(len(data))
         wrong = np.zeros(data.scored.shape, dtype=bool)
         for rows, first, n in _same_places(data.scored):
+            most = n if end is None else data.tokens.shape[1] - first
             of_rows = positions if len(positions) == 1 else positions[rows]
             answers = []
             for part, pos, autocast in self._chunks(data.take(rows), of_rows):
                 prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(pos.device)
                 with autocast:
-                    answers.append(generate(self.model, prompt, pos, n, of_tokens).cpu().numpy())
-            place = slice(first, first + n)
-            wrong[rows, place] = np.concatenate(answers) != data.targets[rows, place]
+                    answers.append(generate(self.model, prompt, pos, most, of_tokens).cpu().numpy())
+            place, written = slice(first, first + n), np.concatenate(answers)
+            wrong[rows, place] = written[:, :n] != data.targets[rows, place]
+            if late is not None:
+                ends = written == end
+                late[rows] = np.where(ends.any(1), ends.argmax(1) - (n - 1), math.inf)
         row, position = np.nonzero(data.scored)
-        return Answers(wrong[data.scored], np.full(len(row), np.nan), row, position, {})
+        return Answers(wrong[data.scored], np.full(len(row), np.nan), row, position, {}, late)
 
     def _chunks(
         self, data: Batch, positions: Numbers

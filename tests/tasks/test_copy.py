@@ -13,6 +13,7 @@ from pe_lab.tasks.majority import Majority
 from pe_lab.tasks.reverse import Reverse
 from pe_lab.tasks.selective_copy import SelectiveCopy
 from pe_lab.tasks.sort import Sort
+from pe_lab.tasks.termination import Termination
 
 
 @pytest.mark.parametrize("cls", [Copy, Reverse])
@@ -64,6 +65,25 @@ def parts(task, words, scored):
     assert not {"|", "<pad>", "<bos>", "<eos>"} & {*letters, *answer}
     assert scored == list(range(bar, len(words) - 1))
     return [task.vocab.index(w) for w in letters], [task.vocab.index(w) for w in answer]
+
+
+@given(
+    fewest=st.integers(1, 8),
+    more=st.integers(0, 4),
+    room=st.integers(1, 9),
+    seed=st.integers(0, 2**32),
+)
+def test_termination_has_room_behind_the_end(sentences, fewest, more, room, seed):
+    keys = {"splits": {}, "min_letters": fewest, "max_letters": fewest + more, "n_symbols": 4}
+    task = Termination(**keys, room=room)
+    batch = task.sample(generator(seed), 8)
+    assert batch.tokens.shape[1] == task.n_tokens == 2 * (fewest + more) + 2 + room
+    assert task.vocab[batch.targets[0, batch.lengths[0] - 1]] == task.end
+    assert (batch.lengths <= task.n_tokens - room).all()
+    assert task.at_length(task.n_tokens) == task
+    for words, scored, _ in sentences(task, batch):
+        letters, copied = parts(task, words, scored)
+        assert copied == letters
 
 
 RULES = [(Copy, list), (Sort, sorted), (Reverse, lambda letters: letters[::-1])]

@@ -1,0 +1,51 @@
+"""Termination: when a copy is complete."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import numpy as np
+from pydantic import PositiveInt
+
+from pe_lab.core.task import Batch
+from pe_lab.tasks.copy import Copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Termination(Copy):  # type: ignore[misc]
+    """Copy letters, and end the copy.
+
+    3 letters, room 2, tokens over scored targets:
+
+        <bos> b p o | b p o <pad> <pad>
+                    b p o <eos>
+
+    As copy with bos_eos, except that each sequence has room for tokens beyond its longest answer.
+    The preset sets eval.generate, so the model also generates each answer, up to the last place of
+    the sequence. Three more metrics are shares of these answers:
+
+    - right: every letter and <eos> are right.
+    - too_early: <eos> is written before its place.
+    - endless: no <eos> is written.
+
+    The other answers have a wrong letter or a late <eos>. With letters repeat and p 1 all letters
+    are the same, and the end must be counted. Splits: long_x2 and long_x4 have exactly twice and
+    four times max_letters.
+    """
+
+    room: PositiveInt
+    bos_eos: bool = field(default=True, init=False)
+
+    end: ClassVar[str | None] = "<eos>"
+
+    @property
+    def n_tokens(self) -> int:
+        return super().n_tokens + self.room
+
+    def at_length(self, length: int) -> Self:
+        """With the same room, and min_letters and max_letters in the same proportion."""
+        return super().at_length(length - self.room)
+
+    def sample(self, rng: np.random.Generator, n: int) -> Batch:
+        batch = super().sample(rng, n)
+        room = batch.scored[:, ::-1].argmax(axis=1)
+        return replace(batch, lengths=batch.tokens.shape[1] - room)
