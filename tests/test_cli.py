@@ -11,7 +11,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from program import ROOT, Here, assert_has, rows, state, succeeded, summary, the_run, tiny
+from program import (
+    ROOT,
+    Here,
+    assert_has,
+    command,
+    rows,
+    state,
+    succeeded,
+    summary,
+    the_run,
+    tiny,
+)
 
 
 def test_show_has_every_encoding_and_task(here: Here) -> None:
@@ -33,6 +44,12 @@ def test_cfg_shows_the_job_and_runs_nothing(here: Here, tmp_path: Path) -> None:
     assert (shown["seed"], shown["pe"]["_target_"]) == (3, "pe_lab.pe.rope.RoPE")
     assert shown["train"]["steps"] == 20
     assert not (tmp_path / "runs").exists()
+
+
+def test_keys_are_completed(tmp_path: Path) -> None:
+    typed = {"COMP_LINE": "pe-lab train.ste", "COMP_CWORD": "1"}
+    ended = command("--shell-completion", "query=bash", cwd=tmp_path, env=typed, status=0)
+    assert ended.stdout.split() == ["train.steps="]
 
 
 @pytest.mark.parametrize("sweep", [[], ["-m"]])

