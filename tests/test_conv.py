@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from small_models import MODELS, config, small, two_parts
 from torch import Tensor, nn
+from trainers import planned
 
 from docs import facts
 from pe_lab.check.base import PLACE, build_model, in_pieces, loss, sequential, tokens
 from pe_lab.check.networks import model_checks
+from pe_lab.core.errors import UsageError
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.base import Model
 from pe_lab.models.conv import AttentionConvKeys
@@ -23,7 +26,7 @@ PLACES = [
     for name in MODELS
     for place in ("embedding", "qkv")
     if place == "embedding" or isinstance(config(name), AttentionConvKeys)
-]
+] + [("transformer", place) for place in ("q", "k", "v", "kv")]
 each_place = pytest.mark.parametrize(("name", "place"), PLACES)
 POS = sequential()
 
@@ -77,8 +80,10 @@ def reference(model: Model, name: str, place: str) -> Model:
         if place == "qkv" and isinstance(module, EncoderLayer):
             module.attention.q = ByHand(module.attention.q, of["conv_q"])  # type: ignore[assignment]
             module.attention.kv = ByHand(module.attention.kv, of["conv_kv"])  # type: ignore[assignment]
-        elif place == "qkv" and isinstance(module, MultiHeadAttention):
-            module.qkv = ByHand(module.qkv, of["conv"])  # type: ignore[assignment]
+        elif place != "embedding" and isinstance(module, MultiHeadAttention):
+            e = module.qkv.in_features
+            around = e * "qkv".index(place), e * (3 - len(place) - "qkv".index(place))
+            module.qkv = ByHand(module.qkv, F.pad(of["conv"], around))  # type: ignore[assignment]
         elif place == "qkv" and isinstance(module, SharedKeyAttention):
             module.project = partial(heads_by_hand, module.project, of["conv"])  # type: ignore[method-assign]
     made.filters = nn.ParameterList(filters.values())  # type: ignore[assignment]
@@ -135,3 +140,17 @@ def test_decoding_from_the_first_token(name: str, place: str, pe: str, float64: 
         torch.testing.assert_close(
             in_pieces(model, tokens(), POS, *pieces), whole, rtol=1e-11, atol=1e-11
         )
+
+
+@pytest.mark.parametrize("place", ["q", "kv", "qkv", "embedding"])
+def test_filters_start_at_zero_and_draw_nothing(place: str) -> None:
+    model = planned("model.conv=3", f"model.conv_at={place}").model().state_dict()
+    filters = [model.pop(key) for key in list(model) if key.endswith(".filter")]
+    assert not torch.cat(filters, -1).any()
+    torch.testing.assert_close(model, planned().model().state_dict(), rtol=0, atol=0)
+
+
+def test_queries_alone_are_convolved_in_the_transformer_alone() -> None:
+    for name in ("gau", "linear_attention", "encoder_decoder"):
+        with pytest.raises(UsageError, match="conv_at"):
+            planned(f"model={name}", "task=copy", "model.conv=3", "model.conv_at=q")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.models.config import TransformerSizes
-from pe_lab.models.conv import CausalConv
+from pe_lab.models.conv import PARTS, CausalConv
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.normalizers import Softmax
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
@@ -123,7 +123,9 @@ class MultiHeadAttention(Attention):
     def __init__(self, cfg: TransformerSizes, encoding: PositionalEncoding) -> None:
         super().__init__(encoding, cfg.window, dropout=cfg.dropout)
         e = cfg.d_model
-        self.n_heads, self.conv = cfg.n_heads, cfg.new_conv("qkv", 3 * e)
+        first, end = (e * part for part in PARTS[cfg.conv_place])
+        self.n_heads, self.convolved = cfg.n_heads, slice(first, end)
+        self.conv = cfg.new_conv(cfg.conv_place, end - first) if end else None
         self.qkv, self.out = nn.Linear(e, 3 * e), nn.Linear(e, e)
         self.normalizer = cfg.new_normalizer(cfg.n_heads)
         self.gate = nn.Linear(e, e, bias=False) if cfg.output_gate else None
@@ -133,7 +135,10 @@ class MultiHeadAttention(Attention):
 
     def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = wide(self.qkv(x_BTE))
-        qkv = qkv if self.conv is None else self.conv(qkv)
+        if self.conv is not None:
+            part = self.convolved
+            pieces = qkv[..., : part.start], self.conv(qkv[..., part]), qkv[..., part.stop :]
+            qkv = torch.cat(pieces, -1)
         q, k, v = (features_to_heads(y, self.n_heads) for y in qkv.chunk(3, -1))
         if self.norms is not None:
             q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))

@@ -14,6 +14,9 @@ from pe_lab.core.task import TRAIN, Task
 from pe_lab.pe.functional import causal_filter
 
 Place = Literal["embedding", "qkv"]
+AttentionPlace = Literal["embedding", "q", "k", "v", "kv", "qkv"]
+PARTS = {"q": (0, 1), "k": (1, 2), "v": (2, 3), "kv": (1, 3), "qkv": (0, 3), "embedding": (0, 0)}
+"""Of each place, the first and the last + 1 of queries, keys and values."""
 
 
 class CausalConv(nn.Module):
@@ -53,11 +56,11 @@ class ConvKeys:
     conv: Annotated[int, Field(ge=2)] | None = None
 
     @property
-    def conv_place(self) -> Place:
+    def conv_place(self) -> AttentionPlace:
         """What is convolved."""
         return "embedding"
 
-    def new_conv(self, place: Place, width: int) -> CausalConv | None:
+    def new_conv(self, place: AttentionPlace, width: int) -> CausalConv | None:
         """The convolution at this place of the model. None if the model has none here."""
         if self.conv is None or place != self.conv_place:
             return None
@@ -79,11 +82,12 @@ class AttentionConvKeys(ConvKeys):
     """``ConvKeys``, and ``conv_at``: what is convolved.
 
     ``qkv`` convolves the queries, keys and values of every self-attention, before any rotation
-    (Canon-B; Primer, So 2021, 2109.08668). ``embedding`` is as in ``ConvKeys``.
+    (Canon-B; Primer, So 2021, 2109.08668). ``q``, ``k``, ``v`` and ``kv`` convolve these alone, in
+    the transformer. ``embedding`` is as in ``ConvKeys``.
     """
 
-    conv_at: Place = "qkv"
+    conv_at: AttentionPlace = "qkv"
 
     @property
-    def conv_place(self) -> Place:
+    def conv_place(self) -> AttentionPlace:
         return self.conv_at

@@ -21,7 +21,7 @@ from pe_lab.models.attention import (
     wide,
 )
 from pe_lab.models.config import Activation, TransformerSizes, Vocabulary
-from pe_lab.models.conv import AttentionConvKeys
+from pe_lab.models.conv import AttentionConvKeys, Place
 from pe_lab.models.input_output import InputOutput, InputOutputConfig
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.transformer import FeedForward, TransformerConfig, draw
@@ -63,6 +63,7 @@ class EncoderDecoderConfig(AttentionConvKeys, InputOutputConfig):
     norm_position: Literal["pre", "post"]
     activation: Activation
     tied_embeddings: bool
+    conv_at: Place = "qkv"
 
     def __post_init__(self) -> None:
         # Building it checks that the sizes fit together.

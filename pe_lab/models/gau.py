@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from pe_lab.models.attention import Attention, last_positions, wide
 from pe_lab.models.base import pick
 from pe_lab.models.config import DecoderConfig, Vocabulary
+from pe_lab.models.conv import Place
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.normalizers import SquaredReLU
 from pe_lab.models.transformer import Transformer, draw
@@ -52,6 +53,7 @@ class GAUConfig(DecoderConfig):
     head_width: PositiveInt
     attention: Literal["softmax", "relu2"]
     activation: Literal["silu", "gelu", "relu"]
+    conv_at: Place = "qkv"
 
     @property
     def width(self) -> int:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.models.attention import MultiHeadAttention
+from pe_lab.models.conv import Place
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.models.transformer import Block, TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
@@ -46,6 +47,7 @@ class LinearAttentionConfig(TransformerConfig):
     sink: Literal[False] = False
     output_gate: Literal[False] = False
     qk_norm: Literal[False] = False
+    conv_at: Place = "qkv"
 
     def __post_init__(self) -> None:
         super().__post_init__()
