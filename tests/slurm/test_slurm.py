@@ -149,16 +149,6 @@ def test_a_suite_tunes_then_scores_in_two_arrays(tmp_path: Path) -> None:
     assert len({job.partition("_")[0] for job in mine}) >= 3, "tuning, score, and the lost run"
 
 
-def test_the_same_line_twice_at_once(tmp_path: Path, alone: Path) -> None:
-    first = line(tmp_path)
-    first.training("none", 0)
-    second = line(tmp_path)
-    assert first.status == 0, first.output.read_text()
-    assert second.status == 0, first.output.read_text()
-    assert_as_alone(tmp_path, alone)
-    assert [starts(folder) for folder in run_folders(tmp_path)] == [1] * 4
-
-
 def test_at_its_time_limit_a_run_writes_its_checkpoint_and_is_requeued(tmp_path: Path) -> None:
     # SLURM counts in minutes, and gives its notice up to one early.
     steps = "train.steps=1000000"
