@@ -103,7 +103,7 @@ def test_a_rate_that_is_no_number_is_named_and_stays_out_of_the_table(
     assert runs.schema["train.lr"].is_numeric(), "leaderboard computes with it"
 
 
-@pytest.mark.parametrize("key", ["names", "seed", "run_id", "by", "contents"])
+@pytest.mark.parametrize("key", ["names", "seed", "by", "null_keys", "contents"])
 def test_a_result_with_a_key_of_another_type_ends_no_command(
     here: Here, run: Path, key: str
 ) -> None:
@@ -114,12 +114,19 @@ def test_a_result_with_a_key_of_another_type_ends_no_command(
         assert "report" in words or f"summary.json has a wrong {key}" in ended.out + ended.err
 
 
-def test_a_diagnosis_without_its_plain_row_is_named(here: Here, run: Path) -> None:
+@pytest.mark.parametrize("missing", ["plain", "oracle"])
+def test_a_diagnosis_without_a_row_is_named(here: Here, run: Path, missing: str) -> None:
     about = {"run": RunFolder(run).identity, "method": METHOD, "split": "sparse", "answers": 9}
-    row = {**about, "guess": 0.5, "guess_in_domain": 0.5, "heads": [], "rows": []}
+    rows = [{"name": "plain", "kind": "error", "value": 0.5}] if missing == "oracle" else []
+    row = {**about, "guess": 0.5, "guess_in_domain": 0.5, "heads": [], "rows": rows}
     (run / "why.jsonl").write_text(seal_lines([row]))
     succeeded(here("report", "to=page"))
-    assert "no row plain" in next(Path("page").glob("*.html")).read_text()
+    assert f"no row {missing}" in next(Path("page").glob("*.html")).read_text()
+
+
+def test_a_configuration_of_another_form_is_named(here: Here, run: Path) -> None:
+    edit_summary(run, lambda summary: summary.update(config={"a": 1}))
+    assert_refused(here("eval", "run=rope", "lengths=16"), "summary.json cannot be read", status=1)
 
 
 def test_a_damaged_origin_is_named(run: Path, caplog: pytest.LogCaptureFixture) -> None:

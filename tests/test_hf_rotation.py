@@ -140,6 +140,7 @@ LEFT_OVER = {"model_type": "gpt2", "rope_scaling": {"rope_type": "linear", "fact
         ({"model_type": "recurrent_gemma"}, "", ("has no attribute 'max_position_embeddings'",)),
         ({"model_type": "nope"}, "", ("Unrecognized model identifier: nope",)),
         ({"model_type": "llama", "rope_theta": "${oc.env:HOME}"}, "", ("cannot read it",)),
+        ({"model_type": "llama", "hidden_size": "x"}, "", ("(Field 'hidden_size' expected int",)),
         (
             {"model_type": "llama", "rope_scaling": {"rope_type": "${oc.env:HOME}"}},
             "",

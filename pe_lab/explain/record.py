@@ -14,6 +14,8 @@ from pe_lab.store.run_folder import RunFolder, report_damage, seal_lines
 
 METHOD = 3
 """The number of this method: the rows of another one are measured again."""
+NEEDED = ("plain", "oracle", "source masked", "follows a wrong token", "mass")
+"""The rows of every diagnosis, without which there is no verdict."""
 NAME, WHOLE = "why.jsonl", "plain, all sequences"
 REMEDY = "remove it, or give force=true, and pe-lab why measures again"
 LOCK_TIMEOUT_S = 60.0
@@ -95,8 +97,9 @@ def read_diagnoses(folder: RunFolder) -> list[Diagnosis]:
     rows = folder.record(NAME, REMEDY)
     with report_damage(folder.path / NAME, REMEDY):
         found = [_READ.validate_python(row) for row in rows if row["method"] == METHOD]
-        if not all("plain" in one.by_name for one in found):
-            raise ValueError("a diagnosis has no row plain, the error with nothing changed")
+        for one in found:
+            if missing := [name for name in NEEDED if name not in one.by_name]:
+                raise ValueError(f"a diagnosis has no row {missing[0]}")
         return found
 
 

@@ -54,8 +54,13 @@ def check_rotation(file: str, section: dict[str, Any]) -> Iterator[Outcome]:
         parts = parts_of_layers(config)
         rotating = {part: dims_and_rotations(config, part) for part in parts if part is not None}
     except Exception as error:  # of any kind: each model has checks of its own
-        why = f"{type(error).__name__}: {reason(error)}"
-        raise UsageError(f"check hf={file}: transformers cannot read it: {why}") from None
+        # Where transformers checks a key, the cause is its sentence on the value.
+        cause = error.__cause__
+        why = reason(cause) if cause else f"{type(error).__name__}: {reason(error)}"
+        raise UsageError(
+            f"check hf={file}: transformers cannot read it ({why}): compare its keys and the types "
+            "of its values with those of a released config.json"
+        ) from None
     for part, (dims, by_length) in rotating.items():
         (ours,) = build_encodings(section, dims)
         if not isinstance(ours, RoPE):

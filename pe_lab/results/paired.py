@@ -111,7 +111,7 @@ def _protocols(finished: pl.DataFrame) -> pl.DataFrame:
 def _check_one_setting(runs: pl.DataFrame, shared: pl.DataFrame) -> None:
     """Refuse an encoding of which several settings share a protocol with the other side."""
     for settings in shared.group_by("protocol").agg(pl.col("setting").unique())["setting"]:
-        firsts = runs.filter(pl.col("setting").is_in(settings)).unique("setting")
+        firsts = runs.filter(pl.col("setting").is_in(settings.to_list())).unique("setting")
         varying = [
             key for key in runs.columns if key.startswith("pe.") and firsts[key].n_unique() > 1
         ]

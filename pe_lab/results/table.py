@@ -91,16 +91,15 @@ def read_runs(
 
 def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:
     """Return the rows that ``read_runs`` has for the runs in these folders."""
-    settings: dict[bytes, int] = {}
+    settings: dict[bytes, dict[str, Any]] = {}
     runs = [_row(RunFolder(Path(path)), settings) for path in paths]
-    rows = [_setting(orjson.loads(content)) for content in settings]
     table = _frame(runs, {"_row": pl.Int64, **FACTS}).drop("setting", "null_keys")
     kinds = {
+        "_row": pl.Int64,
         **dict.fromkeys(("setting", "task_digest"), pl.String),
         "null_keys": FACTS["null_keys"],
     }
-    keys = _frame(rows, kinds)
-    table = table.join(keys.with_row_index("_row").cast({"_row": pl.Int64}), on="_row", how="left")
+    table = table.join(_frame([*settings.values()], kinds), on="_row", how="left")
     table = table.drop("_row").with_columns(tuning_of(pl.col("task_digest"), pl.col("seed")))
     others = [name for name in table.columns if name not in FACTS]
     table = table.select(*FACTS, *sorted(others, key=lambda name: "/" in name))
@@ -120,11 +119,11 @@ def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -
     return frame if where is None else filter_where(frame, where)
 
 
-def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
+def _row(folder: RunFolder, settings: dict[bytes, dict[str, Any]]) -> dict[str, Any]:
     """Return what is known of a run.
 
     Args:
-        settings: configuration without the seed -> ``_row``, its row in the table of settings.
+        settings: configuration without the seed -> its row in the table of settings.
     """
     task, pe, name = folder.path.parts[-3:]
     facts: dict[str, Any] = {"path": str(folder.path), "task": task, "pe": pe}
@@ -139,7 +138,9 @@ def _row(folder: RunFolder, settings: dict[bytes, int]) -> dict[str, Any]:
                 config[group] = {**config[group], "edited": True}
             parts = config, recorded.get("contents") or {}
             content = orjson.dumps([*parts, recorded.get("null_keys") or []])
-            known["_row"] = settings.setdefault(content, len(settings))
+            if content not in settings:
+                settings[content] = {"_row": len(settings), **_setting(orjson.loads(content))}
+            known["_row"] = settings[content]["_row"]
         return facts | known
     except PeLabError as error:
         message = str(error)

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 from filelock import FileLock, Timeout
+from pydantic import ConfigDict, ValidationError, create_model
 
 from pe_lab.core.errors import DamagedError, HeldError, PeLabError, reason, writing
 from pe_lab.core.files import replace_file
@@ -39,13 +40,23 @@ NO_FIT = "it does not fit its digest: it was damaged or edited after it was writ
 State = Literal["running", "interrupted", "failed", "finished"]
 DIGESTED = ("config.yaml", "overrides.yaml", "environment.json", "metrics.jsonl")
 """Files that stay as they are once a run is finished: its summary holds their digests."""
-SUMMARY = {
-    **dict.fromkeys(("task", "pe", "run_id"), str),
-    **dict.fromkeys(("seed", "steps"), int),
-    **dict.fromkeys(("names", "splits", "metrics", "config"), dict),
-    # Early versions wrote none.
-    **dict.fromkeys(("by", "digests", "contents", "sources"), dict | None),
-}
+_SUMMARY = create_model(  # type: ignore[call-overload]
+    "Summary",
+    __config__=ConfigDict(strict=True),
+    **dict.fromkeys(("task", "pe", "run_id"), (str, ...)),
+    **dict.fromkeys(("seed", "steps"), (int, ...)),
+    names=(dict[str, str | None], ...),
+    splits=(dict[str, str | None], ...),
+    metrics=(dict[str, float | None], ...),
+    config=(dict[str, Any], ...),
+    # Early versions wrote none of these.
+    **{key: (dict[str, str], {}) for key in ("digests", "contents")},
+    sources=(dict[str, dict[str, str]], {}),
+    by=(dict[str, dict[str, dict[str, dict[str, float | None]]]], {}),
+    **{key: (list[str], []) for key in ("null_keys", "overrides")},
+    lineage=(list[dict[str, str]], []),
+    too_long=(dict[str, Any], {}),
+)
 """Keys of a result that commands read, and their types."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
 
@@ -213,14 +224,17 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """Return the result of a finished run, else None."""
         summary = self._parse("summary.json", parse_object)
-        if summary is not None and self.identity != summary.get("identity"):
+        if summary is None:
+            return None
+        if self.identity != summary.get("identity"):
             raise DamagedError(
                 f"{self.path}/summary.json belongs to the run {summary.get('identity')}: {REMEDY}"
             )
-        values = {} if summary is None else {key: summary.get(key) for key in SUMMARY}
-        for key, value in values.items():
-            if not isinstance(value, SUMMARY[key]):
-                raise DamagedError(f"{self.path}/summary.json has a wrong {key}: {REMEDY}")
+        try:
+            _SUMMARY.model_validate(summary)
+        except ValidationError as error:
+            key = error.errors()[0]["loc"][0]
+            raise DamagedError(f"{self.path}/summary.json has a wrong {key}: {REMEDY}") from None
         return summary
 
     def digests(self) -> dict[str, str]:
