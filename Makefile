@@ -64,7 +64,7 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 
 test-peers: $(PEERS) ## encodings against transformers' code and in its models, none skipped
 	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
-	$(BIN)/python -m pytest tests/test_hf.py tests/test_hf_rotation.py tests/test_linear_recurrent.py -m "extended or not extended"
+	$(BIN)/python -m pytest tests/test_hf.py tests/test_hf_rotation.py tests/test_mixers.py -m "extended or not extended"
 
 test-chaos: $(STAMP) ## kills at random moments; CHAOS=minutes (10)
 	$(BIN)/python -m tests.chaos minutes=$(CHAOS)

@@ -81,7 +81,9 @@ def test_the_trunk_starts_alike_with_every_encoding(name: str) -> None:
 @pytest.mark.parametrize("check", model_checks(small("gru")))
 def test_what_pe_lab_check_holds(name: str, check: str, float64: None) -> None:
     with suppress(NotClaimedError):
-        assert "no other value" not in model_checks(small(name))[check]()
+        # Without a pattern the sizes of other mixers change nothing: test_mixers.py tries them.
+        said = model_checks(small(name))[check]().removesuffix("; no other value to try of mixers")
+        assert "no other value" not in said
 
 
 @every_model

@@ -79,6 +79,7 @@ TRANSFORMER = {
 """The keys of the tiny transformer."""
 OF_MODELS: dict[str, list[Any]] = {
     "layers": [{0: {"d_ff": 8}}, {0: {"n_heads": 1}}, {0: {"activation": "gelu"}}],
+    "pattern": [["kda"], ["conv", "attention"]],
     "dropout": [0.3],
 }
 """Other values of keys of models."""
@@ -254,6 +255,8 @@ def agree(one: Tensor, other: Tensor, tolerance: float, otherwise: str) -> float
 
 def other_values(section: Section, key: str) -> list[Any]:
     """Other values of a key: the other choices, or other numbers to try."""
+    if key in OF_MODELS:
+        return OF_MODELS[key]
     value = section[key]
     hint = get_type_hints(get_object(section["_target_"]).__init__).get(key)
     literals = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
@@ -265,8 +268,6 @@ def other_values(section: Section, key: str) -> list[Any]:
             parts({"pe": "rope", "layers": [0, 2]}, {"pe": "alibi", "learned": True}),
             parts("shaw", "relative", {"pe": "cope", "layers": [1]}),
         ]
-    if key in OF_MODELS:
-        return OF_MODELS[key]
     if isinstance(value, bool) or (value is None and bool in get_args(hint)):
         return [not value]
     if value is None and type(None) in get_args(hint):
@@ -306,7 +307,7 @@ def choices(section: Section) -> dict[str, Section]:
 def as_word(value: Any) -> str:
     """A value as part of a name: ``true``, ``half``, ``learned+t5``."""
     if isinstance(value, list):
-        return "+".join(str(part["pe"]) for part in value)
+        return "+".join(str(part["pe"] if isinstance(part, dict) else part) for part in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

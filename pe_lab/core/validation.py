@@ -30,20 +30,22 @@ CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed
 closed = dataclass(frozen=True, kw_only=True, config=CLOSED)
 """A class decorator: a frozen dataclass that refuses unknown keys and values of other types."""
 MOVED = {
-    f"pe_lab.pe.{old}": f"pe_lab.pe.{new}"
+    f"pe_lab.{old}": f"pe_lab.{new}"
     for old, new in {
-        "pi.PI": "rope_scaling.PI",
-        "ntk_old.NTKOld": "rope_scaling.NTKOld",
-        "ntk_fixed.NTKFixed": "rope_scaling.NTKFixed",
-        "ntk_mixed.NTKMixed": "rope_scaling.NTKMixed",
-        "yarn.YaRN": "rope_scaling.YaRN",
-        "dynamic_ntk.DynamicNTK": "rope_scaling.DynamicNTK",
-        "longrope.LongRoPE": "rope_scaling.LongRoPE",
-        "leaky_rerope.LeakyReRoPE": "rerope.LeakyReRoPE",
-        "self_extend.SelfExtend": "rerope.SelfExtend",
-        "grape_a.GRAPEA": "grape.GRAPEA",
-        "grape_ap.GRAPEAP": "grape.GRAPEAP",
-        "grape_m.GRAPEM": "grape.GRAPEM",
+        "pe.pi.PI": "pe.rope_scaling.PI",
+        "pe.ntk_old.NTKOld": "pe.rope_scaling.NTKOld",
+        "pe.ntk_fixed.NTKFixed": "pe.rope_scaling.NTKFixed",
+        "pe.ntk_mixed.NTKMixed": "pe.rope_scaling.NTKMixed",
+        "pe.yarn.YaRN": "pe.rope_scaling.YaRN",
+        "pe.dynamic_ntk.DynamicNTK": "pe.rope_scaling.DynamicNTK",
+        "pe.longrope.LongRoPE": "pe.rope_scaling.LongRoPE",
+        "pe.leaky_rerope.LeakyReRoPE": "pe.rerope.LeakyReRoPE",
+        "pe.self_extend.SelfExtend": "pe.rerope.SelfExtend",
+        "pe.grape_a.GRAPEA": "pe.grape.GRAPEA",
+        "pe.grape_ap.GRAPEAP": "pe.grape.GRAPEAP",
+        "pe.grape_m.GRAPEM": "pe.grape.GRAPEM",
+        "models.gated_deltanet.GatedDeltaNetConfig": "models.linear_recurrent.GatedDeltaNetConfig",
+        "models.mamba2.Mamba2Config": "models.linear_recurrent.Mamba2Config",
     }.items()
 }
 """The recorded ``_target_`` -> today's. The identity of a run has the recorded one."""

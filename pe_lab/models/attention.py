@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pe_lab.models.base import Mixer
 from pe_lab.models.config import TransformerSizes
 from pe_lab.models.conv import PARTS, CausalConv
 from pe_lab.models.kv_cache import LayerCache
@@ -17,7 +18,7 @@ from pe_lab.models.normalizers import Softmax
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 
 
-class Attention(nn.Module):
+class Attention(Mixer):
     """Causal attention. Subclasses define the projections of the layer's input.
 
         q, k   = rotate(q, k)
@@ -36,8 +37,6 @@ class Attention(nn.Module):
     """(B, T, E) to queries and keys (B, H, T, D), and values (B, H, T, W)."""
     conv: CausalConv | None
     gate: nn.Linear | None
-    out: nn.Module
-    cache: type[LayerCache] = LayerCache
 
     def __init__(
         self,
@@ -55,16 +54,7 @@ class Attention(nn.Module):
     def forward(
         self, x_BTE: Tensor, pos_BS: Tensor, carried: Any = None, cache: LayerCache | None = None
     ) -> tuple[Tensor, Any]:
-        """Attention of the T tokens to themselves and to the S - T tokens in the cache.
-
-        Args:
-            x_BTE: the input of the layer, normalised where the model does so.
-            pos_BS: positions of all S tokens.
-            carried: the ``layer_state`` of the encoding of the layer below.
-
-        Returns:
-            The output (B, T, E), and the ``layer_state`` of this layer's encoding.
-        """
+        """Attention of the T tokens to themselves and to the S - T tokens in the cache."""
         inputs = self.inputs(x_BTE, pos_BS, carried, cache)
         mixed, carried = self.attend(inputs if cache is None else cache.extend(inputs, pos_BS))
         features = mixed.transpose(1, 2).flatten(-2)
@@ -132,6 +122,10 @@ class MultiHeadAttention(Attention):
         # The epsilon of Qwen3 and Gemma 3.
         norms = (nn.RMSNorm(e // cfg.n_heads, eps=1e-6) for _ in "qk")
         self.norms = nn.ModuleList(norms) if cfg.qk_norm else None
+
+    def initial_linears(self) -> tuple[list[nn.Linear], list[nn.Linear]]:
+        last = [child for child in self.normalizer.children() if isinstance(child, nn.Linear)]
+        return [self.qkv, self.out], last if self.gate is None else [self.gate, *last]
 
     def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = wide(self.qkv(x_BTE))

@@ -13,8 +13,39 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.models.conv import CausalConv
-from pe_lab.models.kv_cache import TokenCache
+from pe_lab.models.kv_cache import LayerCache, TokenCache
 from pe_lab.pe.base import PositionalEncoding
+
+
+class Mixer(nn.Module, ABC):
+    """What mixes tokens in a layer: attention, a recurrence or a convolution."""
+
+    out: Any
+    """Its last linear map, which writes into the residual stream."""
+    encoding: PositionalEncoding
+    """NoPE, where there is no attention."""
+    cache: type[LayerCache] = LayerCache
+
+    @abstractmethod
+    def forward(
+        self, x_BTE: Tensor, pos_BS: Tensor, carried: Any = None, cache: LayerCache | None = None
+    ) -> tuple[Tensor, Any]:
+        """The T tokens mixed with those before them, (B, T, E).
+
+        Args:
+            x_BTE: the input of the layer, normalised where the model does so.
+            pos_BS: positions of all S tokens.
+            carried: the ``layer_state`` of the encoding of the layer below.
+            cache: holds what is kept of the S - T previous tokens, and is updated.
+
+        Returns:
+            The output, and ``carried`` of the next layer.
+        """
+
+    def initial_linears(self) -> tuple[list[nn.Linear], list[nn.Linear]]:
+        """The linear maps that a block draws, before those of its feed-forward and after them;
+        others keep the weights that they were built with."""
+        return [], []
 
 
 class Model(nn.Module, ABC):

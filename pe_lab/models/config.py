@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import nn
 
 from pe_lab.core.task import Task
@@ -17,6 +17,12 @@ from pe_lab.pe.base import Dims, PositionalEncoding
 
 MAX_LAYERS = 1024
 """Each layer is built for itself: thousands would take minutes before the first step."""
+
+WITHOUT_ATTENTION = (
+    "acts in attention, which this model does not have: choose an encoding that only changes the "
+    "input"
+)
+"""Why a model without attention cannot use an encoding."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class ModelConfig(ABC):
         return Dims(self.d_model, 1, self.n_layers, vocab_size, train_len, max_len)
 
     def layers_without_encoding(self) -> frozenset[int]:
-        """The layers without the encoding."""
+        """The layers without the encoding, numbered among those that ``dims`` counts."""
         return frozenset()
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
@@ -82,6 +88,7 @@ class ModelConfig(ABC):
 
 
 Activation = Literal["relu", "gelu", "swiglu"]
+MixerName = Literal["attention", "gated_deltanet", "kda", "mamba2", "conv", "lstm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +111,13 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
     window: PositiveInt | None = None
     logn: Literal["learned"] | PositiveInt | None = None
 
+    def attention_layers(self) -> list[int]:
+        """The numbers of the layers with attention."""
+        return [*range(self.n_layers)]
+
     @abstractmethod
-    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
-        """The layer of this number."""
+    def new_block(self, number: int, encoding: PositionalEncoding | None) -> nn.Module:
+        """The layer of this number; without attention it has no encoding."""
 
     def new_normalizer(self, n_heads: int) -> nn.Module:
         """The normalizer of a layer's logits."""
@@ -137,8 +148,9 @@ class DecoderConfig(AttentionConvKeys, ModelConfig):
 class LayerConfig:
     """The sizes of one layer (``model.layers.<i>``); null: those of the model."""
 
+    mixer: MixerName | None = None
     n_heads: PositiveInt | None = None
-    d_ff: PositiveInt | None = None
+    d_ff: NonNegativeInt | None = None
     activation: Activation | None = None
     window: PositiveInt | None = None
     encoded: bool = True
@@ -147,7 +159,8 @@ class LayerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerSizes(DecoderConfig):
-    """The keys of a transformer. ``d_ff: null`` is 4 d_model, 8/3 d_model for SwiGLU.
+    """The keys of a transformer. ``d_ff: null`` is 4 d_model, 8/3 d_model for SwiGLU; with 0 there
+    is no feed-forward.
 
     ``init: scaled`` is the initialisation of transformer.py; ``pytorch`` is that of nn.Linear:
     biases too are uniform in +-1/sqrt(fan in), and no projection is divided. ``hidden_dropout``
@@ -155,7 +168,7 @@ class TransformerSizes(DecoderConfig):
     """
 
     n_heads: PositiveInt
-    d_ff: PositiveInt | None
+    d_ff: NonNegativeInt | None
     activation: Activation
     init: Literal["scaled", "pytorch"] = "scaled"
     hidden_dropout: bool = False
@@ -164,6 +177,8 @@ class TransformerSizes(DecoderConfig):
     qk_norm: bool = False
     normalizer: Literal["entmax", "asentmax"] | None = None
     layers: dict[int, LayerConfig] = field(default_factory=dict)
+
+    has_bias: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.normalizer is not None and self.sink:
@@ -197,11 +212,7 @@ class TransformerSizes(DecoderConfig):
             for key in ("n_heads", "d_ff", "activation", "window")
             if (value := getattr(layer, key)) is not None
         }
-        if (
-            self.logn != "learned"
-            and self.layers_without_encoding()
-            and number not in self.layers_without_encoding()
-        ):
+        if self.logn != "learned" and self.layers_without_encoding() and layer.encoded:
             changed["logn"] = None
         return replace(self, **changed, layers={})
 
@@ -224,14 +235,16 @@ class TransformerSizes(DecoderConfig):
         return round(8 * self.d_model / 3) if self.activation == "swiglu" else 4 * self.d_model
 
     def dims(self, vocab_size: int, train_len: int, max_len: int) -> Dims:
-        heads = [self._layer(number).n_heads or self.n_heads for number in range(self.n_layers)]
+        layers = self.attention_layers()
+        heads = [self._layer(number).n_heads or self.n_heads for number in layers]
         return Dims(
-            self.d_model, self.n_heads, self.n_layers, vocab_size, train_len, max_len,
+            self.d_model, self.n_heads, max(1, len(layers)), vocab_size, train_len, max_len,
             layer_heads=tuple(heads) if len({*heads, self.n_heads}) > 1 else None,
         )  # fmt: skip
 
     def layers_without_encoding(self) -> frozenset[int]:
-        return frozenset(number for number, layer in self.layers.items() if not layer.encoded)
+        layers = enumerate(self.attention_layers())
+        return frozenset(nth for nth, number in layers if not self._layer(number).encoded)
 
     def null_values(self) -> dict[str, Any]:
         return {"d_ff": self.ff_width}

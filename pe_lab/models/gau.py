@@ -93,7 +93,8 @@ class GAUConfig(DecoderConfig):
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> Transformer:
         return Transformer(self, vocabulary.size, encodings)
 
-    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
+    def new_block(self, number: int, encoding: PositionalEncoding | None) -> nn.Module:
+        assert encoding is not None
         return Unit(self, encoding)
 
 
@@ -124,6 +125,8 @@ class SharedKeyAttention(Attention):
 class Unit(nn.Module):
     """One gated attention unit in a residual branch, normalised before or after."""
 
+    branches = 1
+
     def __init__(self, cfg: GAUConfig, encoding: PositionalEncoding) -> None:
         super().__init__()
         self.pre = cfg.norm_position == "pre"
@@ -148,7 +151,7 @@ class Unit(nn.Module):
         x = x + self.drop(self.out(self.activation(self.gate(h)) * mixed))
         return (x if self.pre else self.norm(x)), carried
 
-    def initialise(self, n_layers: int) -> None:
+    def initialise(self, branches: int) -> None:
         for linear in (self.gate, self.attention.vz, self.out):
             draw(linear)
-        self.out.weight.div_(math.sqrt(n_layers))
+        self.out.weight.div_(math.sqrt(branches))

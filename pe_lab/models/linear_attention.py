@@ -4,16 +4,16 @@ Shape letters as in transformer.py; D head width, N chunks, C tokens of a chunk.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pe_lab.models.attention import MultiHeadAttention
 from pe_lab.models.conv import Place
 from pe_lab.models.kv_cache import LayerCache
-from pe_lab.models.transformer import Block, TransformerConfig
+from pe_lab.models.transformer import TransformerConfig
 from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 from pe_lab.pe.functional import widened
 
@@ -68,9 +68,8 @@ class LinearAttentionConfig(TransformerConfig):
             "that can"
         )
 
-    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
-        cfg = self.at_layer(number)
-        return Block(cfg, LinearAttention(cfg, encoding))
+    def new_attention(self, cfg: Self, encoding: PositionalEncoding) -> "LinearAttention":
+        return LinearAttention(cfg, encoding)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.models.base import Model, pick, refuse_whole_sequence
-from pe_lab.models.config import ModelConfig, Vocabulary
+from pe_lab.models.config import WITHOUT_ATTENTION, ModelConfig, Vocabulary
 from pe_lab.models.conv import ConvKeys
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
@@ -28,10 +28,7 @@ class InputEncodedConfig(ConvKeys, ModelConfig):
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         if encoding.hooks() <= {"embed"}:
             return None
-        return (
-            "acts in attention, which this model does not have: choose an encoding that only "
-            "changes the input"
-        )
+        return WITHOUT_ATTENTION
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Decoder-only models: token embeddings, layers of attention, and a linear map to the logits.
+"""Decoder-only models: token embeddings, layers, and a linear map to the logits. A layer is a
+mixer of tokens, attention or another, and a feed-forward.
 
 Shape letters: B batch, T new tokens (queries), S tokens so far (keys), E model width, N scored
 tokens.
@@ -11,18 +12,28 @@ multiplied by sqrt(E) at the input (Vaswani 2017).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.models.attention import MultiHeadAttention, last_positions
-from pe_lab.models.base import Model, pick, refuse_whole_sequence
-from pe_lab.models.config import DecoderConfig, TransformerSizes, Vocabulary
+from pe_lab.models.base import Mixer, Model, pick, refuse_whole_sequence
+from pe_lab.models.config import (
+    WITHOUT_ATTENTION,
+    DecoderConfig,
+    MixerName,
+    TransformerSizes,
+    Vocabulary,
+)
 from pe_lab.models.kv_cache import Cache, LayerCache
+from pe_lab.models.mixers import MIXERS, MixerKeys, state_space_heads
 from pe_lab.pe.base import PositionalEncoding
+
+if TYPE_CHECKING:
+    from pe_lab.models.linear_recurrent import LinearRecurrentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +47,73 @@ class TransformerConfig(TransformerSizes):
     RMSNorm before any rotation: Henry 2020 (2010.04245), in the form of Qwen3 and Gemma 3.
     ``normalizer`` replaces softmax by 1.5-entmax, whose weights can be exactly 0; ``asentmax``
     first multiplies the logits by a factor that grows with the keys seen.
+    ``pattern`` names the mixer of each layer, attention or one of ``mixers.py``, and is repeated;
+    empty, every layer has attention. ``layers.<i>.mixer`` names that of one layer. Encodings act in
+    the layers with attention, in their order, and at the input.
     """
+
+    pattern: tuple[MixerName, ...] = ()
+    mixers: MixerKeys = field(default_factory=MixerKeys)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.pattern) > self.n_layers:
+            raise ValueError(
+                f"pattern names {len(self.pattern)} layers, and n_layers={self.n_layers}: set "
+                f"n_layers to {len(self.pattern)} or more"
+            )
+        for number in range(self.n_layers):
+            if self.mixer(number) == "mamba2":
+                heads = self._layer(number).n_heads or self.n_heads
+                state_space_heads(self.d_model, heads, self.mixers)
+
+    def mixer(self, number: int) -> str:
+        """The name of a layer's mixer."""
+        repeated = self.pattern[number % len(self.pattern)] if self.pattern else "attention"
+        return self._layer(number).mixer or repeated
+
+    def attention_layers(self) -> list[int]:
+        return [number for number in range(self.n_layers) if self.mixer(number) == "attention"]
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        inside = encoding.hooks() - {"embed"}
+        if inside and not self.attention_layers():
+            return WITHOUT_ATTENTION
+        if "update_state" in inside and not all(
+            self.at_layer(number).ff_width for number in self.attention_layers()
+        ):
+            return (
+                "updates its state from the input of each layer's feed-forward, which d_ff=0 "
+                "leaves out: set model.d_ff"
+            )
+        return super().refuses(encoding)
 
     def build(
         self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]
     ) -> "Transformer":
         return Transformer(self, vocabulary.size, encodings)
 
-    def new_block(self, number: int, encoding: PositionalEncoding) -> nn.Module:
+    def new_block(self, number: int, encoding: PositionalEncoding | None) -> nn.Module:
         cfg = self.at_layer(number)
-        return Block(cfg, MultiHeadAttention(cfg, encoding))
+        if encoding is None:
+            mixer = MIXERS[self.mixer(number)]
+            return Block(cfg, mixer(cfg.d_model, cfg.n_heads, cfg.mixers))
+        return Block(cfg, self.new_attention(cfg, encoding))
+
+    def new_attention(self, cfg: Self, encoding: PositionalEncoding) -> MultiHeadAttention:
+        """The attention of a layer with these sizes."""
+        return MultiHeadAttention(cfg, encoding)
 
 
 class FeedForward(nn.Module):
     """linear, activation, linear; SwiGLU (Shazeer 2020) multiplies two linears."""
 
-    def __init__(self, cfg: TransformerSizes) -> None:
+    def __init__(self, cfg: "TransformerSizes | LinearRecurrentConfig") -> None:
         super().__init__()
         self.activation = cfg.activation
-        self.up = nn.Linear(cfg.d_model, (2 if cfg.activation == "swiglu" else 1) * cfg.ff_width)
-        self.out = nn.Linear(cfg.ff_width, cfg.d_model)
+        width = (2 if cfg.activation == "swiglu" else 1) * cfg.ff_width
+        self.up = nn.Linear(cfg.d_model, width, bias=cfg.has_bias)
+        self.out = nn.Linear(cfg.ff_width, cfg.d_model, bias=cfg.has_bias)
         self.drop = nn.Dropout(cfg.dropout if cfg.hidden_dropout else 0)
 
     def forward(self, h: Tensor) -> Tensor:
@@ -67,17 +125,22 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each in a residual branch, normalised before or after.
+    """A mixer and a feed-forward, each in a residual branch, normalised before or after.
 
-    pre     x = x + attention(norm(x)),    x = x + ff(norm(x))
-    post    x = norm(x + attention(x)),    x = norm(x + ff(x))
+    pre     x = x + mixer(norm(x)),    x = x + ff(norm(x))
+    post    x = norm(x + mixer(x)),    x = norm(x + ff(x))
+
+    ``attention`` is the mixer, attention or another. With a width of 0 there is no feed-forward.
     """
 
-    def __init__(self, cfg: TransformerSizes, attention: MultiHeadAttention) -> None:
+    def __init__(self, cfg: "TransformerSizes | LinearRecurrentConfig", mixer: Mixer) -> None:
         super().__init__()
         self.pre, self.scaled = cfg.norm_position == "pre", cfg.init == "scaled"
-        self.attention, self.ff, self.drop = attention, FeedForward(cfg), nn.Dropout(cfg.dropout)
-        self.norm_attention, self.norm_ff = cfg.new_norm(), cfg.new_norm()
+        self.attention, self.drop = mixer, nn.Dropout(cfg.dropout)
+        self.norm_attention = cfg.new_norm()
+        self.ff: FeedForward | None = None
+        if cfg.ff_width:
+            self.ff, self.norm_ff = FeedForward(cfg), cfg.new_norm()
 
     def forward(
         self,
@@ -95,24 +158,35 @@ class Block(nn.Module):
         h = self.norm_attention(x) if self.pre else x
         a, carried = self.attention(h, pos_BS, carried, cache)
         x = pick(x, scored) + self.drop(pick(a, scored))
-        h = self.norm_ff(x) if self.pre else self.norm_attention(x)
-        x = (x if self.pre else h) + self.drop(self.ff(h))
+        x = x if self.pre else self.norm_attention(x)
+        if self.ff is None:
+            return x, carried
+        h = self.norm_ff(x) if self.pre else x
+        x = x + self.drop(self.ff(h))
         if scored is None:
             carried = encoding.update_state(carried, h)
         return (x if self.pre else self.norm_ff(x)), carried
 
-    def initialise(self, n_layers: int) -> None:
-        """Draw the initial weights from torch's generator."""
-        for linear in (self.attention.qkv, self.attention.out, self.ff.up, self.ff.out):
+    @property
+    def branches(self) -> int:
+        """How often it writes into the residual stream."""
+        return 1 if self.ff is None else 2
+
+    def initialise(self, branches: int) -> None:
+        """Draw the initial weights from torch's generator.
+
+        Args:
+            branches: those of all blocks.
+        """
+        first, last = self.attention.initial_linears()
+        ff = [] if self.ff is None else [self.ff.up, self.ff.out]
+        for linear in (*first, *ff):
             draw(linear, biases=not self.scaled)
-        if self.attention.gate is not None:
-            draw(self.attention.gate)
-        for child in self.attention.normalizer.children():
-            if isinstance(child, nn.Linear):
-                draw(child)
+        for linear in last:
+            draw(linear)
         if self.scaled:
-            for linear in (self.attention.out, self.ff.out):
-                linear.weight.div_(math.sqrt(2 * n_layers))
+            for linear in (self.attention.out, *ff[1:]):
+                linear.weight.div_(math.sqrt(branches))
 
 
 def draw(linear: nn.Linear, biases: bool = False) -> None:
@@ -129,27 +203,38 @@ class Transformer(Model):
     """Token embeddings, blocks, and a final norm if the blocks normalise their input.
 
     Args:
-        encodings: one for each block; blocks may share an instance.
+        encodings: one for each block with attention; blocks may share an instance. Without any
+            attention the first one acts at the input.
     """
 
     def __init__(
-        self, cfg: DecoderConfig, vocab_size: int, encodings: Sequence[PositionalEncoding]
+        self,
+        cfg: "DecoderConfig | LinearRecurrentConfig",
+        vocab_size: int,
+        encodings: Sequence[PositionalEncoding],
     ) -> None:
         super().__init__()
         self.tied, self.drop = cfg.tied_embeddings, nn.Dropout(cfg.dropout)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.blocks: Any = nn.ModuleList(cfg.new_block(*pair) for pair in enumerate(encodings))
+        self.attention_layers = cfg.attention_layers()
+        if not self.attention_layers:
+            self.encoding = encodings[0]
+        of_layer = dict(zip(self.attention_layers, encodings, strict=False))
+        blocks: list[Any] = [cfg.new_block(n, of_layer.get(n)) for n in range(cfg.n_layers)]
+        self.blocks: Any = nn.ModuleList(blocks)
         self.conv = cfg.new_conv("embedding", cfg.d_model)
         self.norm = cfg.new_norm() if cfg.norm_position == "pre" else nn.Identity()
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         self.initialise_embeddings()
+        branches = sum(block.branches for block in blocks)
         with torch.no_grad():
-            for block in self.blocks:
-                block.initialise(len(encodings))  # type: ignore[operator]
+            for block in blocks:
+                block.initialise(branches)
 
     @property
     def encodings(self) -> list[PositionalEncoding]:
-        return [block.attention.encoding for block in self.blocks]
+        attention = [self.blocks[number].attention for number in self.attention_layers]
+        return [layer.encoding for layer in attention] or [self.encoding]
 
     def empty_cache(self) -> Cache:
         refuse_whole_sequence(self.encodings)

@@ -31,6 +31,13 @@ ONLY_EARLY_STOPPING = frozenset({"train.patience", "eval.every"})
 _FILES: dict[str, Any] = {"files": {}}
 _COPY = {"letters": "free", "p": None, "bos_eos": False, **_FILES}
 _CONV = {"conv": None, "conv_at": "qkv"}
+_MIXERS: dict[str, Any] = {
+    "pattern": [],
+    "mixers": {
+        **{"head_width": None, "expansion": None, "state_width": 32, "short_conv": 4},
+        "negative_eigenvalues": False,
+    },
+}
 ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.addition.Addition": {"units_id": "largest"},
     "pe_lab.tasks.brackets.Brackets": _FILES,
@@ -46,7 +53,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "pe_lab.tasks.reverse.Reverse": _COPY,
     "pe_lab.models.encoder_decoder.EncoderDecoderConfig": _CONV,
     "pe_lab.models.gau.GAUConfig": {"logn": None, **_CONV},
-    "pe_lab.models.linear_attention.LinearAttentionConfig": _CONV,
+    "pe_lab.models.linear_attention.LinearAttentionConfig": {**_CONV, **_MIXERS},
     "pe_lab.models.recurrent.GRUConfig": {"conv": None},
     "pe_lab.models.recurrent.LSTMConfig": {"conv": None},
     "pe_lab.models.seq2seq.Seq2SeqConfig": {"conv": None},
@@ -54,6 +61,7 @@ ADDED: dict[str, dict[str, Any]] = {
         **{"logn": None, "sink": False, "output_gate": False, "qk_norm": False},
         "normalizer": None,
         **_CONV,
+        **_MIXERS,
     },
     "pe_lab.pe.fope.FoPE": {"fourier_norm": True},
     "pe_lab.pe.grape_m.GRAPEM": {"contextual": False},
