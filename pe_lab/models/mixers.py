@@ -368,7 +368,6 @@ def scan(
     """
     t, w = v_BHTW.shape[2:]
     by_channel = log_decay.dim() == v_BHTW.dim()
-    # Ratios of a channel are products of two factors, which must be finite: exp(5 * 16 / 2).
     chunk = min(CHUNK // 2 if by_channel else CHUNK, t)
     pad = -t % chunk
     log_decay = log_decay if by_channel else log_decay[..., None]
@@ -378,18 +377,7 @@ def scan(
     )
     total_BHNCD = decay.cumsum(-2)
     since_BHNCD = total_BHNCD.exp()
-    if by_channel:
-        middle = total_BHNCD[..., chunk // 2, None, :]
-        before, after = (total_BHNCD - middle).exp(), ((middle - total_BHNCD).exp() * k).mT
-    else:
-        later = torch.ones(chunk, chunk, dtype=torch.bool, device=v.device).triu(1)
-        past = total_BHNCD - total_BHNCD.mT
-        ratio_BHNCC = past.masked_fill(later, -torch.inf).exp()
-
-    def decayed(rows: Tensor) -> Tensor:
-        """rows_t . (A_t / A_j) k_j, (B, H, N, C, C); 0 for j after t."""
-        return ((rows * before) @ after).tril() if by_channel else (rows @ k.mT) * ratio_BHNCC
-
+    decayed = decayed_products(k, total_BHNCD)
     near, far = decayed(q), q * since_BHNCD
     decayed_k = (k * (total_BHNCD[..., -1:, :] - total_BHNCD).exp()).mT
     read = None
@@ -414,3 +402,21 @@ def scan(
     if cache is not None:
         cache.state = state
     return torch.cat(outs, 2)[:, :, :t]
+
+
+def decayed_products(k: Tensor, total_BHNCD: Tensor) -> Callable[[Tensor], Tensor]:
+    """Of rows of a chunk, (B, H, N, C, D): rows_t . (A_t / A_j) k_j, (B, H, N, C, C), and 0 for j
+    after t.
+
+    Args:
+        total_BHNCD: log A; the last dimension is 1 if all channels decay alike.
+    """
+    if total_BHNCD.shape[-1] == 1:
+        past_BHNCC = total_BHNCD - total_BHNCD.mT
+        later = torch.ones_like(past_BHNCC, dtype=torch.bool).triu(1)
+        ratio_BHNCC = past_BHNCC.masked_fill(later, -torch.inf).exp()
+        return lambda rows: (rows @ k.mT) * ratio_BHNCC
+    # A ratio is a product of two factors, each at most exp(5 * 16 / 2).
+    middle = total_BHNCD[..., total_BHNCD.shape[-2] // 2, None, :]
+    before, after = (total_BHNCD - middle).exp(), ((middle - total_BHNCD).exp() * k).mT
+    return lambda rows: ((rows * before) @ after).tril()

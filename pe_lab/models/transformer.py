@@ -13,7 +13,7 @@ multiplied by sqrt(E) at the input (Vaswani 2017).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +32,8 @@ from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.mixers import MIXERS, MixerKeys, state_space_heads
 from pe_lab.pe.base import PositionalEncoding
 
-if TYPE_CHECKING:
-    from pe_lab.models.linear_recurrent import LinearRecurrentConfig
+Sizes = Any
+"""``TransformerSizes``, or the ``LinearRecurrentConfig`` of a module that imports this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class TransformerConfig(TransformerSizes):
 class FeedForward(nn.Module):
     """linear, activation, linear; SwiGLU (Shazeer 2020) multiplies two linears."""
 
-    def __init__(self, cfg: "TransformerSizes | LinearRecurrentConfig") -> None:
+    def __init__(self, cfg: Sizes) -> None:
         super().__init__()
         self.activation = cfg.activation
         width = (2 if cfg.activation == "swiglu" else 1) * cfg.ff_width
@@ -133,7 +133,7 @@ class Block(nn.Module):
     ``attention`` is the mixer, attention or another. With a width of 0 there is no feed-forward.
     """
 
-    def __init__(self, cfg: "TransformerSizes | LinearRecurrentConfig", mixer: Mixer) -> None:
+    def __init__(self, cfg: Sizes, mixer: Mixer) -> None:
         super().__init__()
         self.pre, self.scaled = cfg.norm_position == "pre", cfg.init == "scaled"
         self.attention, self.drop = mixer, nn.Dropout(cfg.dropout)
@@ -209,7 +209,7 @@ class Transformer(Model):
 
     def __init__(
         self,
-        cfg: "DecoderConfig | LinearRecurrentConfig",
+        cfg: DecoderConfig | Sizes,
         vocab_size: int,
         encodings: Sequence[PositionalEncoding],
     ) -> None:
