@@ -38,7 +38,15 @@ from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.statistics import LEVEL
 from pe_lab.store.run_folder import run_folders
 from pe_lab.suite.claims import decide_claims, judge_claims, read_claims
-from pe_lab.suite.rows import ORDER, SCHEMA, read_own, read_shipped, shipped_file, write_parquet
+from pe_lab.suite.rows import (
+    ORDER,
+    SCHEMA,
+    describe_unfinished,
+    read_own,
+    read_shipped,
+    shipped_file,
+    write_parquet,
+)
 from pe_lab.suite.scores import BASELINE, Scores, score, unite
 from pe_lab.suite.suite import DEFAULT, Suite, load_suite
 from pe_lab.suite.tables import (
@@ -115,10 +123,11 @@ def show(
         raise RunError("no run of these tasks is scored: pe-lab suite trains them")
     folders = {"-".join(one.path.parts[-3:]): one for one in run_folders(runs_dir)}
     why = verdicts_of(scores, shipped_diagnoses(of_yaml) if shipped else [], folders)
-    notes = list(describe_runs(scores, tasks))
+    unfinished = describe_unfinished(of_yaml) if shipped else []
+    notes = [*unfinished, *describe_runs(scores, tasks)]
     if to is None:
         shown = "task" if task and view == "first" else view
-        print_scores(scores, tasks, why, notes if details else [], shown, pe or [], format)
+        print_scores(scores, tasks, why, notes if details else unfinished, shown, pe or [], format)
     elif to.suffix == ".parquet":
         write_parquet(unite(ours, own).select(*SCHEMA).sort(ORDER), to)
         print(f"{to}: {scores.rows['run_id'].n_unique()} runs")

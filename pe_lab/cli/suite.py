@@ -24,7 +24,7 @@ from pe_lab.core.errors import UsageError, check_known, did_you_mean
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import print_tables
 from pe_lab.store.run_id import is_excluded
-from pe_lab.suite.rows import read_own
+from pe_lab.suite.rows import describe_unfinished, read_own
 from pe_lab.suite.suite import load_suite
 
 
@@ -75,7 +75,7 @@ def show(
     missing = table.frame["missing"][-1]
     if missing and not dry:
         trainer.compose(steps)
-    print_tables("table", [table])
+    print_tables("table", [table], notes=describe_unfinished(suite))
     if not missing:
         console().print(f"nothing is missing: finished runs in {runs_dir} count")
     elif not dry:

@@ -75,6 +75,17 @@ def read_shipped(
     return pl.concat(parts).filter(pl.col("task").is_in([*suite.tasks]))
 
 
+def describe_unfinished(suite: Suite) -> list[str]:
+    """Return a sentence on the share of the registered runs that ship; none if all of them do."""
+    total, rows = suite.registered or 0, read_shipped(suite)
+    n = rows.filter(pl.col("suite") == suite.version)["run_id"].n_unique()
+    if n >= total:
+        return []
+    beside = f", beside the runs of {suite.continues}" if suite.continues else ""
+    share = f"{n} of about {total} registered runs ship ({100 * n / total:.0f} %)"
+    return [f"Suite {suite.name} is unfinished: {share}{beside}."]
+
+
 def write_parquet(rows: pl.DataFrame, path: Path) -> None:
     """Write rows as parquet, the same rows always as the same bytes."""
     content = BytesIO()

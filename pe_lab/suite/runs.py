@@ -132,12 +132,9 @@ class Known:
         shipped = self.shipped if self.use_shipped else self.shipped.clear()
         self.own, rows = own, unite(shipped, own)
         self.tuning = tuning_of(rows, self.suite.protocol)
-        rates = choose_rates(rows, self.suite).select("task", "entry", "chosen").iter_rows()
-        self.rates = {
-            (task, entry): lr
-            for task, entry, lr in rates
-            if lr is not None and not next_tuning(self.suite, task, self.tuning[task, entry])
-        }
+        tuned = choose_rates(rows, self.suite).filter(rates=len(self.suite.protocol.rates))
+        rates = tuned.drop_nulls("chosen").select("task", "entry", "chosen").iter_rows()
+        self.rates = {(task, entry): lr for task, entry, lr in rates}
         known = rows.select([*Run.__annotations__]).unique()
         self.done = {Run(*row) for row in known.iter_rows()}
 

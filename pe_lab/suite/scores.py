@@ -140,12 +140,14 @@ def tuning_of(
 
 def choose_rates(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
     """Return for each tuned ``task`` and ``entry`` the rate that was ``chosen`` (null if all runs
-    failed), and how many ``rates`` were tried on all tuning seeds or ruled out by the search."""
+    failed), and how many ``rates`` were tried on all tuning seeds or ruled out by the search: all
+    of the protocol once tuning is over."""
     chosen, protocol = {}, suite.protocol
     for (task, entry), tuning in tuning_of(rows, protocol).items():
-        tried = sum(len(runs) == len(protocol.tuning_seeds) for runs in tuning.values())
-        if protocol.search is not None and not next_tuning(suite, task, tuning):
-            tried = len(protocol.rates)
+        tried = len(protocol.rates)
+        if next_tuning(suite, task, tuning):
+            complete = sum(len(runs) == len(protocol.tuning_seeds) for runs in tuning.values())
+            tried = min(complete, tried - 1)
         smallest = choose_smallest_rate(tuning, suite.tasks[task].fits)
         rate = smallest if suite.rule == "smallest" else choose_rate(tuning)
         chosen[task, entry] = task, entry, rate, tried

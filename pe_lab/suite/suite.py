@@ -18,7 +18,7 @@ from pe_lab.core.validation import closed, read_checked
 
 DEFAULT = "v2"
 # Keys that the digest leaves out: they say how runs are read, not which there are.
-UNIDENTIFIED = ("rule", "continues", "rate_of")
+UNIDENTIFIED = ("rule", "continues", "rate_of", "registered")
 TUNING, SCORE, MORE_SEEDS, LONGER = "tuning", "score", "more_seeds", "longer"
 # What the runs of a suite are for, in the order in which they are trained.
 PHASES = (TUNING, SCORE, MORE_SEEDS, LONGER)
@@ -156,6 +156,8 @@ class Suite:
             ``smallest`` of those within noise of it (``choose_rate``, ``choose_smallest_rate``).
         continues: another suite, whose runs of the same tasks are runs of this one, too.
         rate_of: column -> the one whose rates its entries have until they are tuned themselves.
+        registered: how many runs are to ship, beside those of the suite that it continues, where
+            some do not ship yet.
         digest: eight hex digits that identify what else the yaml says.
         times: what the thresholds of the yaml were multiplied by.
     """
@@ -173,6 +175,7 @@ class Suite:
     rule: Literal["lowest", "smallest"] = "lowest"
     continues: str | None = None
     rate_of: dict[str, str] = field(default_factory=dict)
+    registered: int | None = None
     name: str = ""
     digest: str = ""
     times: float = 1.0
