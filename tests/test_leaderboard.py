@@ -20,6 +20,7 @@ from pe_lab.suite.tables import (
 )
 
 SCORES = leaderboard.shipped()
+PLAN = leaderboard.PAGE.with_name("claims-v2.1.yaml")
 
 
 def test_the_first_screen_is_read_in_30_seconds(here: Here) -> None:
@@ -75,7 +76,11 @@ def test_the_entries_in_full_and_the_others() -> None:
         ),
         (["task=flipflop", "view=tuning", "pe=rope"], ["0.012", "34.0"]),
         (["task=counting"], ["no run of this task was diagnosed"]),
-        (["claims=true"], ["conv-copy", "7.8e-05", "not enough runs"]),
+        (["claims=true"], ["conv-copy", "7.8e-05", "open, 1 of 9: conv-large"]),
+        (
+            ["suite=v2_1", f"claims={PLAN}"],
+            ["place-keys, ", "no test here reads: rule, amended, lists, other_claims"],
+        ),
         (["details=true"], ["5033 runs", "fox 2/3"]),
         (["suite=quick", "view=entries"], ["fire", "5/5"]),
         (["suite=v2_1", "task=flipflop", "pe=rope"], ["0/8 [0, 32]", "v2_1 is unfinished"]),

@@ -249,11 +249,18 @@ def print_claims(
     path = shipped_file(f"{suite.name}.claims.yaml") if file == "true" else Path(file)
     if not path.exists():
         raise UsageError(f"claims={file}: there is no {path}")
-    tests = decide_claims(read_claims(path, suite), suite, ours, own)
-    exploratory = tests.filter(pl.col("exploratory").is_not_null()).unique("claim")
+    read = read_claims(path, suite)
+    tests = decide_claims(read, suite, ours, own)
+    verdicts = judge_claims(tests)
+    exploratory = tests.filter(pl.col("exploratory").is_not_null()).select("claim", "exploratory")
     notes = [
         f"{claim} is exploratory: {why}"
-        for claim, why in exploratory.select("claim", "exploratory").iter_rows()
+        for claim, why in exploratory.unique(maintain_order=True).iter_rows()
     ]
-    verdicts = {"verdicts": judge_claims(tests)}
-    print_tables(format, [claims_table(tests)], tests, notes, verdicts)
+    for one in dict.fromkeys(verdicts.values()):
+        names = [name for name, verdict in verdicts.items() if verdict == one]
+        notes.append(f"{one}, {len(names)} of {len(verdicts)}: {', '.join(names)}")
+    if read.words:
+        notes.append(f"Keys of {path.name} that no test here reads: {', '.join(read.words)}")
+    notes += describe_unfinished(suite)
+    print_tables(format, [claims_table(tests)], tests, notes, {"verdicts": verdicts})

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import polars as pl
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import IN_DOMAIN
@@ -16,7 +17,8 @@ from pe_lab.suite.rows import OTHER_SEEDS
 from pe_lab.suite.scores import WORST, choose_rates, fisher, unite
 from pe_lab.suite.suite import SCORE, Suite
 
-SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "not enough runs"
+SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "open"
+# A claim is open while runs are missing.
 # ``a`` is claimed to be the better; ``k`` of ``n`` seeds generalise and ``fits`` fit in domain;
 # ``missing`` runs; why the claim is ``exploratory``.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -63,12 +65,21 @@ class Claim:
         )
 
 
-@closed
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="allow"))
 class Claims:
-    """A file of claims about the suite of this name and digest: ``v2-2a77e5da``."""
+    """A file of claims about the suite of this name and digest: ``v2-2a77e5da``.
+
+    Its other keys are the words of a preregistration: a rule, lists of runs, claims that have
+    another test. Nothing here reads them.
+    """
 
     suite: str
     claims: Annotated[dict[str, Claim], Field(min_length=1)]
+
+    @property
+    def words(self) -> list[str]:
+        """The keys that nothing here reads."""
+        return [key for key in vars(self) if key not in Claims.__annotations__]
 
 
 def read_claims(path: Path, suite: Suite) -> Claims:
