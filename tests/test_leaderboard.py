@@ -1,14 +1,18 @@
 """``pe-lab leaderboard``: its tables, formats, files and pages."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
 import pytest
 from program import Here, assert_has, assert_refused, csv_rows, succeeded
+from suite_rows import SUITE, rows, run, tuned
 
 from docs import leaderboard
-from pe_lab.report.leaderboard import errors_figure
+from pe_lab.report.html import drawn
+from pe_lab.report.leaderboard import LENGTHS, errors_figure
+from pe_lab.suite.scores import score
 from pe_lab.suite.tables import (
     AT_LENGTH,
     LEARNED,
@@ -150,7 +154,25 @@ def test_the_picture_is_a_file(here: Here, tmp_path: Path, ending: str, start: b
 def test_the_picture_has_each_seed_and_greys_what_is_not_learned() -> None:
     values = errors_figure(SCORES)["data"]["values"]
     assert len([row for row in values if "seed" in row]) == 3 * (13 * 2 + 1) * 8
+    assert {row["size"] for row in values} == {"alone"}, "v2 has no runs of large"
     shown = {(r["panel"][:4], r["label"], r["column"]): r for r in values if "median" in r}
     colours = (shown["copy", entry, "alone"]["shown_median"] for entry in ("pe=none", "fire"))
     assert [*colours] == [NOT_LEARNED, "alone"]
     assert shown["brac", "fire", "conv"]["median"] > 5 > shown["brac", "fire", "alone"]["median"]
+
+
+def test_a_second_size_is_drawn_below_the_first() -> None:
+    runs = [
+        part(entry, task)
+        for entry in ("fire", "fire+conv", "fire+large", "fire+large_conv", "rope+large")
+        for task, _ in LENGTHS.values()
+        for part in (tuned, lambda entry, task: run(entry, 0, 0.5, task))
+    ]
+    made = rows(*runs)
+    figure = errors_figure(score(SUITE, made, made.clear()))
+    below = figure["vconcat"][1]
+    assert below["title"]["text"][0] == "large: model.n_layers=4 model.d_model=128"
+    sizes = [(row["size"], row["label"]) for row in figure["data"]["values"] if "seed" in row]
+    assert Counter(sizes) == {("alone", "fire"): 6, ("large", "fire"): 6, ("large", "rope"): 3}
+    assert drawn(figure, "svg").count(b">rope<") == 1, "only below"
+    assert drawn(figure, "svg").count(b">fire<") == 2

@@ -1,6 +1,6 @@
 """The page and the picture of ``pe-lab leaderboard``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,9 @@ LENGTHS = {
     "a key's value, 4 times the length": ("recall", "long_x4"),
     "brackets, wide gaps": ("brackets", "wide_gap"),
 }
+DOTS = (
+    "Large dots: the median of the seeds. Faint: one seed. Dashed: the largest error that passes."
+)
 
 
 def leaderboard_page(
@@ -75,13 +78,28 @@ def draw_lengths(scores: Scores, form: str) -> bytes:
 
 def errors_figure(scores: Scores, panels: Mapping[str, tuple[str, str]] = LENGTHS) -> Spec:
     """Return errors as a picture: a row an encoding, its medians alone and in the suite's second
-    column joined by a line, each seed a faint dot, what does not learn the task grey.
+    column joined by a line, each seed a faint dot, what does not learn the task grey. Below it is
+    another size, the columns ``large`` and ``large_conv``, if the suite has runs of these.
 
     Args:
         panels: title -> a task and one of its splits.
     """
-    columns = [*scores.suite.columns][:2]
-    seeds = _errors_of(scores, panels, columns)
+    of, first = scores.suite.columns, [*scores.suite.columns][:2]
+    sizes = [[name, f"{name}_{first[-1]}"] for name in of if f"{name}_{first[-1]}" in of]
+    charts, rows = [], list[dict[str, Any]]()
+    for columns in [first, *sizes]:
+        seeds = _errors_of(scores, panels, columns)
+        words = [f"{name}: {' '.join(of[name].words)}" for name in columns if of[name].words]
+        head = [f"Error, suite {scores.suite.version}", DOTS] if columns == first else []
+        if len(seeds) or columns == first:
+            charts.append(_panels(seeds, panels, columns, [*head, *words]))
+            rows += _rows(seeds, columns)
+    chart = alt.vconcat(*charts, spacing=30).resolve_scale(color="independent")
+    return specification(chart, rows) | {"data": {"name": "rows", "values": rows}, "config": CONFIG}
+
+
+def _rows(seeds: pl.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the seeds, medians, lines and limits that the panels of two columns show."""
     medians = seeds.group_by("panel", "label", "column", "shown_median", maintain_order=True).agg(
         median=pl.median("error")
     )
@@ -89,19 +107,23 @@ def errors_figure(scores: Scores, panels: Mapping[str, tuple[str, str]] = LENGTH
     lines = lines.rename({columns[0]: "from", columns[-1]: "to"}, strict=False)
     limits = seeds.select("panel", "limit").unique(maintain_order=True)
     tables = (seeds.drop("limit"), medians, lines, limits)
-    words = " ".join(scores.suite.columns[columns[-1]].words)
-    text = [
-        f"Error, suite {scores.suite.version}. {columns[-1]}: {words or 'no other keys'}.",
-        "Large: the median of the seeds. Faint: one seed. Dashed: the largest error that passes.",
-    ]
+    return [{"size": columns[0], **row} for table in tables for row in table.to_dicts()]
+
+
+def _panels(
+    seeds: pl.DataFrame, panels: Iterable[str], columns: Sequence[str], text: list[str]
+) -> Any:
+    """Return the panels of two columns beside each other, below their title."""
     layers = _layers(seeds["label"].unique(maintain_order=True).to_list(), columns)
-    chart: Any = alt.layer(*layers, data=alt.NamedData("rows"))
-    chart = chart.properties(width=200, height=alt.Step(17))
-    facet = alt.Facet("panel:N", sort=[*panels], title=None)
-    chart = chart.facet(facet, columns=3, spacing=14)
+    chart: Any = alt.layer(*layers).properties(width=200, height=alt.Step(17))
+    chart = chart.facet(
+        alt.Facet("panel:N", sort=[*panels], title=None),
+        data=alt.NamedData("rows"),
+        columns=3,
+        spacing=14,
+    )
     title = alt.TitleParams(text, anchor="start", fontWeight="normal", fontSize=12)
-    spec = specification(chart.properties(title=title), [r for t in tables for r in t.to_dicts()])
-    return spec | {"config": CONFIG}
+    return chart.transform_filter(alt.datum.size == columns[0]).properties(title=title)
 
 
 def _errors_of(

@@ -6,10 +6,13 @@
 
   // Panels and their legend take the room that there is.
   function fit(spec, room) {
-    const panel = spec.spec ?? spec;
-    if (!spec.$schema.includes("vega-lite") || typeof panel.width !== "number") return;
-    panel.width = Math.max(120, Math.min(panel.width, room - 80));
-    if (spec.spec) spec.columns = Math.max(1, Math.floor((room - 40) / (panel.width + 30)));
+    if (!spec.$schema.includes("vega-lite")) return;
+    for (const chart of spec.vconcat ?? [spec]) {
+      const panel = chart.spec ?? chart;
+      if (typeof panel.width !== "number") return;
+      panel.width = Math.max(120, Math.min(panel.width, room - 80));
+      if (chart.spec) chart.columns = Math.max(1, Math.floor((room - 40) / (panel.width + 30)));
+    }
     spec.config.legend = { ...spec.config.legend, columns: Math.max(1, Math.floor(room / 230)) };
   }
 
