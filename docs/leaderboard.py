@@ -5,7 +5,8 @@ a number: ``{fire+conv recall}`` for k/n seeds that generalise to every scored s
 ``{fire recall learned}`` for those that learn it, ``{fire recall p}`` and ``{fire recall p_holm}``
 for the test of both columns, ``{fire recall long_x2}`` for k/n on one split, and ``{fire recall
 restored fewer keys}`` for what an intervention of ``pe-lab why`` restores. ``{v2.1 fire recall}``
-is of suite v2.1. ``<!-- first -->`` becomes a table.
+is of suite v2.1. ``{text}`` is whether that suite predicts errors on text, once it has enough
+entries. ``<!-- first -->`` becomes a table.
 """
 
 import re
@@ -24,6 +25,7 @@ from pe_lab.suite.tables import (
     claims_table,
     columns_table,
     compare_columns,
+    describe_text,
     entries_tables,
 )
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of
@@ -64,8 +66,9 @@ def numbers() -> dict[str, str]:
         cell = f"{row['label']} {row['task']}"
         known |= {f"{cell} {name}": f"{row[name]:.2g}" for name in ("p", "p_holm")}
     for (task, entry), diagnosed in verdicts().items():
-        shares = {name: f"{100 * share:.0f} %" for name, share in diagnosed.verdict.shares.items()}
-        known |= {f"{entry} {task} restored {name}": share for name, share in shares.items()}
+        for name, share in diagnosed.verdict.shares.items():
+            known[f"{entry} {task} restored {name}"] = f"{100 * share:.0f} %"
+    known["text"] = "".join(f"{sentence}\n\n" for sentence in describe_text(shipped("v2_1")))
     return known | {"pairs": str(len(pairs))}
 
 
@@ -79,8 +82,7 @@ def page() -> str:
         "columns": [columns_table(scores)],
         "entries": entries_tables(scores, scores.tasks),
     }
-    written = TEXT.read_text("utf-8").strip()
-    text = re.sub(r"\{([\w+. ]+)\}", lambda found: known[found[1]], written)
+    text = re.sub(r"\{([\w+. ]+)\}", lambda found: known[found[1]], TEXT.read_text("utf-8").strip())
     for name, of in tables.items():
         text = text.replace(f"<!-- {name} -->", "\n".join(table.markdown() for table in of).strip())
     return f"<!-- Written by `make leaderboard` from docs/{TEXT.name}: edit that. -->\n\n{text}\n"

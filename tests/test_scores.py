@@ -1,27 +1,37 @@
 """Which rate tuning chooses, which result of a run counts, and what is counted."""
 
 import math
+from functools import partial
+from statistics import fmean
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 from suite_rows import SPLITS, SUITE, rows, run, tuned
 
 from docs import leaderboard
+from pe_lab.suite import tables
 from pe_lab.suite.scores import (
     FAILED,
+    RANKED,
     choose_rate,
     choose_smallest_rate,
+    compare_with_text,
     next_tuning,
     score,
+    spearman,
     tuning_of,
     unite,
 )
 from pe_lab.suite.suite import load_suite
+from pe_lab.suite.tables import describe_text
 
 PROTOCOL = SUITE.protocol
 NONE = rows()
+SHIPPED = leaderboard.shipped()
 
 
 def test_the_rate_with_the_lowest_error_then_loss_is_chosen() -> None:
@@ -173,3 +183,33 @@ def test_the_cost_is_relative_to_rope_with_the_same_seed() -> None:
     cells = score(SUITE, rows(tuned("rope"), tuned("cope"), *runs), NONE).cells
     costs = {*cells.filter(pl.col("entry") == "cope").select("cost", "near").iter_rows()}
     assert costs == {(1.5, True)}
+
+
+def test_success_on_the_suite_is_ranked_beside_errors_on_text() -> None:
+    success = {(task, entry): k / n for task, entry, k, n, *_ in SHIPPED.success().iter_rows()}
+    for row in compare_with_text(SHIPPED, 12).iter_rows(named=True):
+        text = SHIPPED.cells.filter(task="text", split=row["split"]).select("entry", "mean")
+        pairs = [
+            (fmean(success[task, entry] for task in RANKED), error)
+            for entry, error in text.iter_rows()
+        ]
+        assert row["n"] == len(pairs) == 12
+        assert row["rho"] == pytest.approx(spearmanr(*zip(*pairs, strict=True)).statistic)
+        assert -1 < row["low"] < row["rho"] < row["high"] < 0.2
+    assert compare_with_text(SHIPPED, 13).is_empty()
+
+
+def test_the_interval_of_a_rank_correlation() -> None:
+    x = np.arange(30.0)
+    assert spearman(x, -(x**3)) == (-1, -1, -1)
+    rho, low, high = spearman(x, np.where(x % 2, x, x[::-1]))
+    assert low < rho < high
+    assert high - low == pytest.approx(4 * (1 - rho**2) / 30**0.5, rel=0.5), "of a normal pair"
+
+
+def test_a_sentence_says_whether_the_suite_predicts_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert describe_text(SHIPPED) == []
+    monkeypatch.setattr(tables, "compare_with_text", partial(compare_with_text, least=12))
+    (sentence,) = describe_text(SHIPPED)
+    assert "is -0.67 [-0.94, -0.1" in sentence
+    assert "at 8 times (95 % interval, bootstrap over 12 entries)" in sentence

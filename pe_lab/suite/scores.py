@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+import numpy as np
 import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.core.rng import generator
 from pe_lab.results.statistics import rate_of, with_interval, with_rates
 from pe_lab.suite.suite import SCORE, TUNING, Protocol, Search, Suite
 
@@ -23,6 +25,13 @@ FAILED: Measured = (math.inf, math.inf)
 # What tuning runs measured, by rate and tuning seed.
 Tuning = Mapping[float, Mapping[int, Measured]]
 BASELINE = "rope"
+# Tasks whose success is compared with the error on text, as docs/claims-v2.1.yaml registers it, and
+# with how many entries.
+RANKED = (
+    *("majority", "counting", "flipflop", "recall", "copy_unique", "selective_copy", "sort"),
+    *("brackets", "parity"),
+)
+ENOUGH, RESAMPLES = 20, 10_000
 # Seconds between the starts of two runs that probably shared the machine with the same others.
 NEAR_S = 3600
 
@@ -209,6 +218,49 @@ class Scores:
             yours=pl.sum("yours"),
         )
         return with_interval(table, low="low", high="high")
+
+
+def compare_with_text(scores: Scores, least: int = ENOUGH) -> pl.DataFrame:
+    """Return Spearman's rank correlation of success on the suite and error on text at 4 and 8 times
+    the trained length: ``split``, ``n`` entries, ``rho``, ``low``, ``high``. With fewer than
+    ``least`` entries there is no row.
+
+    The success of an entry is its mean share of seeds that generalise to every scored split, over
+    ``RANKED``, all of which it must have run. Its error is the mean over the seeds.
+    """
+    shares = (
+        scores.success()
+        .filter(pl.col("task").is_in(RANKED))
+        .group_by("entry")
+        .agg(share=(pl.col("k") / pl.col("n")).mean(), tasks=pl.len())
+        .filter(tasks=len(RANKED))
+    )
+    text = (
+        scores.cells.filter(task="text").drop_nulls("mean").join(shares, on="entry").sort("entry")
+    )
+    rows = []
+    for split in ("long_x4", "long_x8"):
+        of = text.filter(split=split)
+        if len(of) >= least:
+            rho, low, high = spearman(of["share"].to_numpy(), of["mean"].to_numpy())
+            rows.append((split, len(of), rho, low, high))
+    numbers = dict.fromkeys(("rho", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, {"split": pl.String, "n": pl.Int64, **numbers}, orient="row")
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Return Spearman's rank correlation, and its 95 % interval by a bootstrap over the pairs."""
+    # Imported here: it takes a second.
+    from scipy.stats import rankdata
+
+    rows = generator(0, "bootstrap").integers(0, len(x), (RESAMPLES, len(x)))
+    rows[0] = np.arange(len(x))
+    a, b = (rankdata(values[rows], axis=1) - (len(x) + 1) / 2 for values in (x, y))
+    # Where all resampled values are equal, there is no correlation.
+    with np.errstate(invalid="ignore"):
+        rhos = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    low, high = np.nanquantile(rhos, (0.025, 0.975))
+    return float(rhos[0]), float(low), float(high)
 
 
 def fisher(a: tuple[int, int], b: tuple[int, int], alternative: str = "two-sided") -> float:

@@ -12,7 +12,7 @@ from pe_lab.explain.cells import Cell
 from pe_lab.results.format import Format, Table
 from pe_lab.results.statistics import LEVEL, holm
 from pe_lab.suite.claims import judge_claims
-from pe_lab.suite.scores import WORST, Scores, fisher
+from pe_lab.suite.scores import WORST, Scores, compare_with_text, fisher
 from pe_lab.suite.suite import TUNING
 
 # An entry generalises on a task if the 95 % interval of k/n lies above this share.
@@ -209,6 +209,17 @@ def claims_table(tests: pl.DataFrame) -> Table:
     return Table(frame, words | numbers, title, (note,), {"of_claim": "the claim is"})
 
 
+def describe_text(scores: Scores) -> list[str]:
+    """Return a sentence on whether the suite predicts errors on text; none with too few entries."""
+    rows = compare_with_text(scores)
+    if rows.is_empty():
+        return []
+    said = [f"{rho:.2f} [{low:.2f}, {high:.2f}]" for _, _, rho, low, high in rows.iter_rows()]
+    what = "Spearman's correlation of an entry's success on the suite and its error on text"
+    where = " at 4 times the trained length and ".join(said)
+    return [f"{what} is {where} at 8 times (95 % interval, bootstrap over {rows['n'][0]} entries)."]
+
+
 def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     """Yield a line each on results with more steps, failed runs, and what the runs took."""
     rows = scores.rows.filter(pl.col("task").is_in(tasks), pl.col("split") == IN_DOMAIN)
@@ -220,5 +231,6 @@ def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     failed = rows.filter(state="failed").group_by("task", "entry", maintain_order=True)
     for task, entry, n, message in failed.agg(pl.len(), pl.first("message")).iter_rows():
         yield f"failed: {entry} on {task}, {n} runs: {message}"
+    yield from describe_text(scores)
     hours = rows.select(pl.sum_horizontal("train_s", "measure_s").sum()).item() / 3600
     yield f"{len(rows)} runs, {hours:.1f} hours"
