@@ -127,12 +127,14 @@ def disturb_workers(
     other = [*words, f"hydra/launcher={'basic' if launcher == 'queue' else launcher}"]
     other += ["hydra.launcher.n_jobs=4"] * (launcher == "joblib")
     other += ["hydra.launcher.workers=4"] * (launcher in ("slurm", "ray"))
+    # Ray kills workers, too, where other programs fill the memory.
+    env = {**os.environ, "RAY_memory_monitor_refresh_ms": "0"}
     done = threading.Event()
     with ThreadPoolExecutor() as pool:
         kills = pool.submit(kill_workers, cwd, random.Random(seed), done)
 
         def go_on() -> None:
-            while subprocess.run(other, cwd=cwd, stdout=subprocess.DEVNULL).returncode:
+            while subprocess.run(other, cwd=cwd, env=env, stdout=subprocess.DEVNULL).returncode:
                 pass
 
         for line in [pool.submit(go_on) for _ in range(lines)]:
