@@ -99,7 +99,7 @@ def test_steps_are_selected_by_part_task_entry_column_and_phase() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["v0"], "unknown suite v0: choose from quick, v2"),
+        (["v0"], "unknown suite v0: choose from hybrids, quick, v2"),
         ([], "suite needs the name of a suite"),
         (["v2", "tasks=flip"], "tasks=flip: did you mean flipflop?"),
         (["v2", "phases=scores"], "phases=scores: did you mean score?"),
