@@ -145,11 +145,12 @@ def tasks_page() -> str:
     for name in facts.names("task"):
         cls, summary, text = facts.docstring(name, "task")
         splits = (f"`{split}`" for split in facts.section(name, "task").get("splits", {}))
-        rows.append([f"[`{name}`](#{name})", summary, " ".join(splits)])
-        body = f"**{summary}** [Keys](../conf/task/{name}.yaml).\n\n```text\n{text}\n```"
-        if (first := described.setdefault(cls, name)) != name:
-            body = f"It is [`{first}`](#{first}) with [other keys](../conf/task/{name}.yaml)."
-        sections += [f"## `{name}`", body]
+        keys, first = f"../conf/task/{name}.yaml", described.setdefault(cls, name)
+        if first == name:
+            sections += [f"## `{name}`", f"**{summary}** [Keys]({keys}).", f"```text\n{text}\n```"]
+        else:
+            summary = f"It is [`{first}`](#{first}) with [other keys]({keys})."
+        rows.append([f"[`{name}`](#{first})", summary, " ".join(splits)])
     overview = table(["task", "asks for", "splits beside in_domain"], rows)
     return "\n\n".join([TASKS_HEAD.rstrip(), overview, *sections]) + "\n"
 

@@ -19,17 +19,11 @@ class Termination(Copy):  # type: ignore[misc]
         <bos> b p o | b p o <pad> <pad>
                     b p o <eos>
 
-    As copy with bos_eos, except that each sequence has room for tokens beyond its longest answer.
-    The preset sets eval.generate, so the model also generates each answer, up to the last place of
-    the sequence. Three more metrics are shares of these answers:
-
-    - right: every letter and <eos> are right.
-    - too_early: <eos> is written before its place.
-    - endless: no <eos> is written.
-
-    The other answers have a wrong letter or a late <eos>. With letters repeat and p 1 all letters
-    are the same, and the end must be counted. Splits: long_x2 and long_x4 have exactly twice and
-    four times max_letters.
+    As copy with bos_eos, with room for tokens after the longest answer. The preset sets
+    eval.generate: the model writes each answer up to the last place. Three more metrics are shares
+    of these answers: right (all letters and <eos>), too_early (<eos> before its place) and endless
+    (no <eos>). The others have a wrong letter or a late <eos>. With letters repeat and p 1 the end
+    must be counted. Splits: long_x2 and long_x4 have exactly twice and four times max_letters.
     """
 
     room: PositiveInt
