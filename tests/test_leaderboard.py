@@ -71,7 +71,7 @@ def test_the_entries_in_full_and_the_others() -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["path, path_published, lstm", "rope generalises on none"]),
+        ([], ["path, path_published, lstm", "rope, run on 9 tasks, generalises on none of them"]),
         (["pe=cope"], ["cope", "7/8, 6/7"]),
         (["view=columns"], ["8/8, 2/8", "over all 149 pairs"]),
         (

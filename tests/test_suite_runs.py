@@ -49,7 +49,7 @@ def test_tuning_chooses_the_rate_of_the_score(here: Here, tmp_path: Path) -> Non
         ("none", "2", "2"), ("lstm", "2", "2"),
     }  # fmt: skip
     shown = succeeded(here("leaderboard", "suite=tiny", *line[2:4])).out
-    assert "none (yours)" in shown
+    assert "none (yours), run on 1 task, generalises on none of them." in shown
 
 
 @pytest.mark.extended

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import PositiveFloat
 
-from pe_lab.core.errors import RunError, UsageError, check_known, writing
+from pe_lab.core.errors import RunError, UsageError, check_known, counted, writing
 from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import wilson
 from pe_lab.core.options import CommaSeparated, Line
@@ -233,12 +233,15 @@ def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     counts = count_seeds(scores).filter(pl.col("task").is_in(select_telling(tasks)))
     place = pl.format("{} ({})", "task", "column").filter("works")
     yours = (pl.col("n") == pl.col("yours")).all()
-    own = counts.group_by("base", maintain_order=True).agg(place, yours.alias("own"))
-    for base, places, is_own in own.filter(
+    own = counts.group_by("base", maintain_order=True).agg(
+        place, pl.col("task").n_unique().alias("tasks"), yours.alias("own")
+    )
+    for base, places, n, is_own in own.filter(
         pl.col("own") | (pl.col("base") == BASELINE)
     ).iter_rows():
         name = f"{base} (yours)" if is_own else base
-        yield f"{name} generalises on {', '.join(places) or 'none of these tasks'}."
+        where = ", ".join(places) or "none of them"
+        yield f"{name}, run on {counted(n, 'task')}, generalises on {where}."
     yield "More: view=entries, view=columns, task=flipflop, claims=true, details=true."
 
 
