@@ -212,6 +212,7 @@ def test_two_entries_without_runs_of_ones_own_are_those_that_ship(here: Here) ->
         assert (int(row["lower_a"]), int(row["n"])) == ((cope < rope).sum(), len(cope))
         assert float(row["threshold"]) == load_suite().tasks["counting"].generalises["longer"]
     assert "runs of suite v2 that ship" in here(*words).out
+    assert "ship" not in here(*words, "train.lr=0.003").out, "theirs is not filtered by it"
     errors_of("cope", A)
     assert_refused(here("compare", "a=cope", "b=rope"), "no finished run of pe=rope")
 

@@ -92,6 +92,10 @@ def test_a_rate_that_is_no_number_is_named_and_stays_out_of_the_table(
 ) -> None:
     if finished:
         edit_summary(run, lambda summary: summary["config"]["train"].update(lr="fast"))
+        other = next(run.parent.parent.glob("none/seed0-*"))
+        edit_summary(other, lambda summary: summary["metrics"].update({"in_domain/error_seq": 1.5}))
+        assert "in_domain/error_seq is 1.5, not a share" in here("compare").out
+        edit_summary(other, lambda summary: summary["metrics"].update({"in_domain/error_seq": 1.0}))
     else:
         (run / "summary.json").unlink()
         config = (run / "config.yaml").read_text()

@@ -46,6 +46,7 @@ def test_runs_of_a_class_before_an_edit_are_marked(here: Here, tmp_path: Path) -
     succeeded(here(*line))
     (tmp_path / "mine/fading.py").open("a").write("# edited\n")
     assert "by the code of pe before an edit" in here(*line).out
+    assert "edited=true" in here("results").out, "also where all runs are"
     succeeded(here(*line, "seed=1"))
     rows = csv_rows(here("results", "format=csv", "splits=sparse").out)
     assert {row["seeds"]: row["differs"] for row in rows} == {"0": "edited=true", "1": ""}

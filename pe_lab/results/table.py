@@ -22,6 +22,7 @@ from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
     OOD,
+    SHARES,
     TABLED,
     metric_name,
     metric_prefix,
@@ -151,11 +152,13 @@ def _row(folder: RunFolder, settings: dict[bytes, dict[str, Any]]) -> dict[str, 
 
 
 def _check_numbers(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-    """ValueError where a record has no number where tables compute with one."""
-    keys = {f"train.{key}": config["train"][key] for key in ("lr", "steps")}
-    for name, value in {**keys, **metrics}.items():
-        if not isinstance(value, (int, float)) and not (value is None and name in metrics):
-            raise ValueError(f"{name} is {value!r}, not a number")
+    """ValueError where a record has no number, or no share, where tables compute with one."""
+    for key in ("lr", "steps"):
+        if not isinstance(value := config["train"][key], (int, float)):
+            raise ValueError(f"train.{key} is {value!r}, not a number")
+    for name, value in metrics.items():
+        if value is not None and name.rpartition("/")[2] in SHARES and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}, not a share")
 
 
 def _finished(summary: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
