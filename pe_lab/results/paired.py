@@ -112,9 +112,8 @@ def _check_one_setting(runs: pl.DataFrame, shared: pl.DataFrame) -> None:
     """Refuse an encoding of which several settings share a protocol with the other side."""
     for settings in shared.group_by("protocol").agg(pl.col("setting").unique())["setting"]:
         firsts = runs.filter(pl.col("setting").is_in(settings.to_list())).unique("setting")
-        varying = [
-            key for key in runs.columns if key.startswith("pe.") and firsts[key].n_unique() > 1
-        ]
+        own = [key for key in runs.columns if key.startswith("pe.")]
+        varying = [key for key in own if firsts[key].n_unique() > 1] or ["setting"]
         if len(firsts) > 1:
             pe, key = firsts["pe"][0], varying[0]
             raise UsageError(
