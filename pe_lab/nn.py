@@ -148,6 +148,11 @@ class MultiHeadAttention(nn.Module):
                     f"{fixed[0]} cannot be set for an encoding that is made already: "
                     "set it in pe_lab.nn.encodings, or give a name"
                 )
+            if made.built_for not in (None, (d_model, n_heads)):
+                raise UsageError(
+                    f"pe={name} was made for d_model, n_heads = {made.built_for}, not "
+                    f"{(d_model, n_heads)}: make it for these"
+                )
         else:
             lengths["train_len"] = TRAIN_LEN if train_len is None else train_len
             made = encoding(pe, d_model=d_model, n_heads=n_heads, **lengths, **keys)
@@ -194,8 +199,30 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask: (B, S), True for padding, as in PyTorch. Causal attention takes none:
                 pad at the end, where earlier tokens do not look.
         """
-        dtype = self.attention.out.weight.dtype
+        weight, mask = self.attention.out.weight, key_padding_mask
+        dtype, width = weight.dtype, weight.shape[0]
         refuse_where(
+            (
+                not isinstance(x_BTE, Tensor) or x_BTE.dim() != 3 or x_BTE.shape[2] != width,
+                f"x is {_kind(x_BTE)}: give a tensor (batch, tokens, {width})",
+            ),
+            (
+                not isinstance(cache, LayerCache | None),
+                f"cache is {_kind(cache)}: give one of empty_cache()",
+            ),
+            (
+                mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool),
+                f"key_padding_mask is {_kind(mask)}: give a tensor of True, for padding, and False",
+            ),
+            error=UsageError,
+        )
+        device = weight.device.type
+        half = device != "meta" and torch.is_autocast_enabled(device)
+        refuse_where(
+            (
+                mask is not None and mask.shape != x_BTE.shape[:2],
+                f"key_padding_mask is {_kind(mask)} and x {_kind(x_BTE)}: give (batch, tokens)",
+            ),
             (
                 self.causal and key_padding_mask is not None,
                 "key_padding_mask is not allowed in causal attention: pad at the end and leave "
@@ -206,6 +233,11 @@ class MultiHeadAttention(nn.Module):
                 dtype.itemsize < 4,
                 f"weights in {dtype} are not supported: keep them in float32, and run the model "
                 "under torch.autocast for half precision",
+            ),
+            (
+                x_BTE.device != weight.device or (x_BTE.dtype != dtype and not half),
+                f"x is {_kind(x_BTE)} on {x_BTE.device}, and the weights are {dtype} on "
+                f"{weight.device}: move or cast one of them",
             ),
             error=UsageError,
         )
@@ -224,15 +256,34 @@ class MultiHeadAttention(nn.Module):
         if positions is None:
             self.encoding.refuse_range(0, s - 1)
             return torch.arange(s, device=x_BTE.device)[None]
+        is_real = isinstance(positions, Tensor) and not (
+            positions.is_complex() or positions.dtype == torch.bool
+        )
+        refuse_where(
+            (
+                not is_real or positions.dim() not in (1, 2, 2 + (self.encoding.axes > 1)),
+                f"positions are {_kind(positions)}: give numbers, a tensor ({s},) or (batch, {s})",
+            ),
+            error=UsageError,
+        )
         pos_BS = positions[None] if positions.dim() == 1 else positions
         reads = self.encoding.reads_positions
         is_rounded = reads is int and pos_BS.is_floating_point()
         in_order = reads is not None and self.causal and not self.encoding.any_order
         refuse_where(
             (
+                len(pos_BS) not in (1, len(x_BTE)) or pos_BS.device != x_BTE.device,
+                f"positions are {_kind(pos_BS)} on {pos_BS.device}, and x {_kind(x_BTE)} on "
+                f"{x_BTE.device}: give those of one sequence or of each, on one device",
+            ),
+            (
                 pos_BS.shape[1] != s,
                 f"there are positions of {pos_BS.shape[1]} tokens and {s} tokens, cached ones "
                 "included: give one for each",
+            ),
+            (
+                pos_BS.is_floating_point() and not bool(pos_BS.isfinite().all()),
+                "positions are infinite or NaN: give finite numbers",
             ),
             (
                 is_rounded and bool((pos_BS.long() != pos_BS).any()),
@@ -247,6 +298,13 @@ class MultiHeadAttention(nn.Module):
         pos_BS = pos_BS.long() if is_rounded else pos_BS
         self.encoding.refuse_positions(pos_BS)
         return pos_BS
+
+
+def _kind(value: Any) -> str:
+    """The type of a tensor and its shape, or that of another value."""
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{value.dtype} {tuple(value.shape)}"
 
 
 def _reason_to_refuse(encoding: PositionalEncoding, is_made: bool, causal: bool) -> str | None:

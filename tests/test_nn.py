@@ -305,3 +305,36 @@ def test_a_class_or_an_instance_of_ones_own() -> None:
             MultiHeadAttention(32, 4, pe=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"pe\.facto=2"):
         MultiHeadAttention(pe=Steeper, facto=2, **sizes)
+
+
+X, ROPE = torch.randn(2, 6, 32), MultiHeadAttention(32, 4, pe="rope")
+OPEN = MultiHeadAttention(32, 4, pe="alibi", causal=False)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda x=x: ROPE(x) for x in (X[0], X[None], X[..., 1:], X.double(), X.to("meta"), None)),
+        *(
+            lambda pos=pos: ROPE(X, pos)
+            for pos in (
+                [0, 1, 2, 3, 4, 5],
+                torch.tensor(3),
+                torch.arange(6).expand(3, 6),
+                torch.ones(6, dtype=torch.bool),
+                torch.full((6,), torch.nan),
+                torch.arange(6, device="meta"),
+            )
+        ),
+        *(
+            lambda mask=mask: OPEN(X, key_padding_mask=mask)
+            for mask in (torch.zeros(2, 6), torch.zeros(2, 5, dtype=torch.bool), [[False] * 6] * 2)
+        ),
+        lambda: ROPE(X, cache={}),
+        # Its table is too narrow: a kernel would read beyond it.
+        lambda: MultiHeadAttention(64, 4, pe=encoding("cope", train_len=6, d_model=32, n_heads=4)),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(call: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match=r"^[^\n]+$"):
+        call()

@@ -104,9 +104,12 @@ def load(folder: str | Path, **keys: Any) -> Any:
     Args:
         keys: of ``AutoModelForCausalLM.from_pretrained``.
     """
+    refused = UsageError(f"{folder} holds no encoding: give a folder that save_pretrained wrote")
+    if not (Path(folder) / "config.json").is_file():
+        raise refused
     model = AutoModelForCausalLM.from_pretrained(folder, **keys)
-    if not hasattr(model.config, bridge.NAME) or not Path(folder).is_dir():
-        raise UsageError(f"{folder} holds no encoding: give a folder that save_pretrained wrote")
+    if not hasattr(model.config, bridge.NAME):
+        raise refused
     attach(model, **model.config.pe_lab)
     for file in Path(folder).glob("*.safetensors"):
         model.load_state_dict(load_file(file), strict=False)

@@ -142,8 +142,12 @@ def begin_pass(base: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     given = kwargs.get("inputs_embeds") if ids is None else ids
     if given is None:
         return (), kwargs  # transformers says so
+    pos_BT = kwargs.get("position_ids")
+    shapes = [(1, *given.shape[1:2]), given.shape[:2]]
+    if given.dim() < 2 or not (pos_BT is None or getattr(pos_BT, "shape", None) in shapes):
+        raise UsageError("give tokens (batch, tokens), and position_ids alike or (1, tokens)")
     refuse_call(base, encodings[0], kwargs)
-    pos_BT, cache = kwargs.get("position_ids"), open_cache(base, encodings, kwargs)
+    cache = open_cache(base, encodings, kwargs)
     begin, t = 0 if cache is None else cache.get_seq_length(), given.shape[1]
     if pos_BT is None:
         pos_BT = torch.arange(begin, begin + t, device=base.device)[None]

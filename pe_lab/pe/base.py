@@ -183,6 +183,7 @@ class PositionalEncoding(WithConstants):
 
     def __init__(self, dims: Dims | None = None) -> None:
         super().__init__()
+        self.built_for: tuple[int, int] | None = None
         self.unused: set[str] = set()
         """Hooks that its class overrides, but that this instance does not use."""
 
@@ -304,4 +305,5 @@ def make_encoding(make: Callable[[Dims], PositionalEncoding], dims: Dims) -> Pos
     torch's default device, which may be the meta device."""
     with torch.device("cpu"):
         made = make(dims)
+    made.built_for = dims.d_model, dims.n_heads
     return made.to(torch.get_default_device())
