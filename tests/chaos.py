@@ -127,13 +127,13 @@ def disturb_workers(
     other = [*words, f"hydra/launcher={'basic' if launcher == 'queue' else launcher}"]
     other += ["hydra.launcher.n_jobs=4"] * (launcher == "joblib")
     other += ["hydra.launcher.workers=4"] * (launcher in ("slurm", "ray"))
-    # Ray kills workers, too, where other programs fill the memory.
-    env = {**os.environ, "RAY_memory_monitor_refresh_ms": "0"}
     done = threading.Event()
     with ThreadPoolExecutor() as pool:
         kills = pool.submit(kill_workers, cwd, random.Random(seed), done)
 
         def go_on() -> None:
+            # Ray kills workers, too, where other programs fill the memory.
+            env = {**os.environ, "RAY_memory_monitor_refresh_ms": "0"}
             while subprocess.run(other, cwd=cwd, env=env, stdout=subprocess.DEVNULL).returncode:
                 pass
 
@@ -153,8 +153,9 @@ def disturb_launchers(runs: int, launchers: str, seed: int, place: Path) -> None
     words += tiny(*SMALL, "pe=none,rope", f"seed=range(0,{runs // 2})")
     alone = place / "alone"
     alone.mkdir()
-    one = [*words, "hydra/launcher=basic"]
-    subprocess.run(one, cwd=alone, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*words, "hydra/launcher=basic"], cwd=alone, check=True, stdout=subprocess.DEVNULL
+    )
     expected = numbers(alone)
     assert len(expected) == runs
     for launcher in launchers.split(","):
