@@ -141,9 +141,10 @@ def disturb_workers(
             line.result()
         done.set()
     assert numbers(cwd) == expected
-    starts = cwd.glob("runs/*/*/seed*/environment.json")
-    began = sum(len(orjson.loads(path.read_bytes())) for path in starts)
-    assert len(expected) <= began <= len(expected) + kills.result(), "a run was made twice"
+    starts = [orjson.loads(one.read_bytes()) for one in cwd.glob("runs/*/*/*/environment.json")]
+    # A pool of joblib's that loses a worker ends the other three.
+    most = kills.result() * (4 if launcher == "joblib" else 1)
+    assert 0 <= sum(map(len, starts)) - len(expected) <= most, "a run was made twice"
     return kills.result()
 
 
