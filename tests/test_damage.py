@@ -129,8 +129,9 @@ def test_a_diagnosis_without_a_row_is_named(here: Here, run: Path, missing: str)
 
 
 def test_a_configuration_of_another_form_is_named(here: Here, run: Path) -> None:
-    edit_summary(run, lambda summary: summary.update(config={"a": 1}))
-    assert_refused(here("eval", "run=rope", "lengths=16"), "summary.json cannot be read", status=1)
+    edit_summary(run, lambda summary: summary["config"].update(model=[1]))
+    for words in (["eval", "run=rope", "lengths=16"], ["why", "run=rope"]):
+        assert_refused(here(*words), "summary.json has a wrong config", status=1)
 
 
 def test_a_damaged_origin_is_named(run: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from pe_lab.models.base import Model
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.positions import Numbers
 from pe_lab.store import checkpoint
-from pe_lab.store.run_folder import RunFolder, report_damage
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
 from pe_lab.train.plan import Plan, plan, replace_keys
@@ -104,12 +104,10 @@ def rebuild_plan(folder: RunFolder, summary: dict[str, Any]) -> Plan:
         UsageError: it cannot be built by this version of the program or on this machine.
     """
     # Keys that were null are null again, as some have another value at another length.
+    config = replace_keys(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
+    config |= {"device": "cpu", "tracker": {"_target_": "pe_lab.core.tracker.NoTracker"}}
     try:
-        with report_damage(folder.path / "summary.json"):
-            config = replace_keys(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
-            config |= {"device": "cpu", "tracker": {"_target_": "pe_lab.core.tracker.NoTracker"}}
-            checked = check(config, summary.get("names", {}))
-        planned = plan(checked)
+        planned = plan(check(config, summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
             f"{folder.path} cannot be built again by this version of the program "

@@ -40,6 +40,11 @@ NO_FIT = "it does not fit its digest: it was damaged or edited after it was writ
 State = Literal["running", "interrupted", "failed", "finished"]
 DIGESTED = ("config.yaml", "overrides.yaml", "environment.json", "metrics.jsonl")
 """Files that stay as they are once a run is finished: its summary holds their digests."""
+_CONFIG = create_model(  # type: ignore[call-overload]
+    "Config",
+    __config__=ConfigDict(strict=True),
+    **dict.fromkeys(("task", "pe", "positions", "model", "train"), (dict[str, Any], ...)),
+)
 _SUMMARY = create_model(  # type: ignore[call-overload]
     "Summary",
     __config__=ConfigDict(strict=True),
@@ -48,7 +53,7 @@ _SUMMARY = create_model(  # type: ignore[call-overload]
     names=(dict[str, str | None], ...),
     splits=(dict[str, str | None], ...),
     metrics=(dict[str, float | None], ...),
-    config=(dict[str, Any], ...),
+    config=(_CONFIG, ...),
     # Early versions wrote none of these.
     **{key: (dict[str, str], {}) for key in ("digests", "contents")},
     sources=(dict[str, dict[str, str]], {}),
