@@ -45,12 +45,17 @@ class Letters(Task):
         return (*symbols(self.n_symbols), "|", "<pad>", *ends)
 
     @property
+    def others(self) -> int:
+        """The tokens of a sequence beside the letters and their answer."""
+        return 2 * self.bos_eos
+
+    @property
     def n_tokens(self) -> int:
-        return self.max_letters + self.answered(self.max_letters) + 2 * self.bos_eos
+        return self.max_letters + self.answered(self.max_letters) + self.others
 
     def at_length(self, length: int) -> Self:
         """With min_letters and max_letters in the same proportion."""
-        least = 1 + self.answered(1) + 2 * self.bos_eos
+        least = 1 + self.answered(1) + self.others
         if length < least:
             raise ValueError(
                 f"a length of {length} is too short for letters and their answer: "
@@ -58,7 +63,7 @@ class Letters(Task):
             )
         # An answer is as long as the letters, or of a fixed length.
         one, two = (self.answered(n) for n in (1, 2))
-        most = (length - 2 * self.bos_eos - (one if one == two else 0)) // (1 + two - one)
+        most = (length - self.others - (one if one == two else 0)) // (1 + two - one)
         fewest = max(1, self.min_letters * most // self.max_letters)
         return replace(self, min_letters=fewest, max_letters=most, splits={})
 

@@ -1,7 +1,7 @@
 """Termination: when a copy is complete."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from pydantic import PositiveInt
@@ -32,12 +32,8 @@ class Termination(Copy):  # type: ignore[misc]
     end: ClassVar[str | None] = "<eos>"
 
     @property
-    def n_tokens(self) -> int:
-        return super().n_tokens + self.room
-
-    def at_length(self, length: int) -> Self:
-        """With the same room, and min_letters and max_letters in the same proportion."""
-        return super().at_length(length - self.room)
+    def others(self) -> int:
+        return super().others + self.room
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:
         batch = super().sample(rng, n)

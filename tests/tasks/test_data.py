@@ -44,6 +44,7 @@ GOLDEN = {
     "reverse": ("5f2f5942d35ff2a2", 2),
     "selective_copy": ("fbe6ace353041be4", 2),
     "sort": ("4f7ceef291153406", 4),
+    "termination": ("23ec9a729cd70c97", 21),
     "text": ("98871e54b545719d", 1),
 }
 
