@@ -15,7 +15,7 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 558, "cli": 1243, "config": 348, "core": 707, "evaluate": 327, "experiment": 677,
+    "check": 558, "cli": 1245, "config": 348, "core": 707, "evaluate": 327, "experiment": 677,
     "explain": 968, "hf": 303, "kernels": 370, "models": 1584, "nn.py": 115, "pe": 2348,
     "report": 457, "results": 1071, "store": 293, "suite": 1025, "sweeps": 473, "train": 609,
 }  # fmt: skip

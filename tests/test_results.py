@@ -129,6 +129,8 @@ def test_runs_that_are_not_finished_are_named(here: Here) -> None:
         assert f"{folder.path}  running at step 3 of 9" in here("results").out
     assert f"{folder.path}  killed at step 3 of 9" in here("results").out
     assert_refused(here("why", f"run={folder.path}"), "is not a finished run (killed)")
+    Path("empty").mkdir()
+    assert_refused(here("why", "run=empty"), "empty is not a finished run (no run)")
     shutil.rmtree("runs")
     errors_of("a", [0.1, 0.2])
     errors_of("a", [0.3, 0.4], **{"train.steps": 9})

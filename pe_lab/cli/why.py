@@ -71,6 +71,8 @@ def show(
         Interrupted: stopped by a signal; finished diagnoses are kept.
     """
     of_suite = load_suite(suite, line.config_dir)
+    if run and line.filters:
+        raise UsageError(f"why run={run} names the runs already: leave {line.filters[0]} out")
     if run:
         paths, _ = split_finished(run, runs_dir)
     elif line.filters:

@@ -126,7 +126,7 @@ def _row(folder: RunFolder, settings: dict[bytes, dict[str, Any]]) -> dict[str, 
     Args:
         settings: configuration without the seed -> its row in the table of settings.
     """
-    task, pe, name = folder.path.parts[-3:]
+    *_, task, pe, name = "", "", *folder.path.parts
     facts: dict[str, Any] = {"path": str(folder.path), "task": task, "pe": pe}
     try:
         facts["seed"] = int(name.removeprefix("seed").partition("-")[0])

@@ -252,6 +252,7 @@ def test_ctrl_c_is_answered_at_once_and_ends_it_at_the_next_batch(
     [
         "run=alibi/seed0 split=nope",
         "run=none",
+        "run=alibi pe=rope",
         "run=alibi to=why.gif",
         "run=nothing",
         "task=recall",
