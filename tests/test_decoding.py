@@ -68,8 +68,7 @@ def test_how_generated_answers_end() -> None:
     model.said_NTV = torch.nn.functional.one_hot(said, len(task.vocab)).float()
     words = ["<bos>", "a", "b", "|", "a", "b", "<eos>", "<pad>", "<pad>", "<pad>"]
     sequence = np.array([[word(one) for one in words]] * len(ends))
-    scored = np.zeros((len(ends), 9), dtype=bool)
-    scored[:, 3:6] = True
+    scored = np.array([[3 <= place < 6 for place in range(9)]] * len(ends))
     sets = {"in_domain": Batch(sequence[:, :-1], sequence[:, 1:], scored)}
     metrics = generated_metrics(Evaluator(made, model, sets).generated("in_domain"))
     assert [metrics[name] for name in ENDINGS] == [1 / 8, 2 / 8, 2 / 8]

@@ -80,7 +80,6 @@ def test_termination_has_room_behind_the_end(sentences, fewest, more, room, seed
     assert batch.tokens.shape[1] == task.n_tokens == 2 * (fewest + more) + 2 + room
     assert task.vocab[batch.targets[0, batch.lengths[0] - 1]] == task.end
     assert (batch.lengths <= task.n_tokens - room).all()
-    assert task.at_length(task.n_tokens) == task
     for words, scored, _ in sentences(task, batch):
         letters, copied = parts(task, words, scored)
         assert copied == letters
