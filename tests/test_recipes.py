@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,20 @@ def test_the_layers_of_a_released_model_are_those_of_its_config(name: str) -> No
         assert encoded == [kind != "full_attention" for kind in config.layer_types]
     else:
         assert encoded == [bool(rotates) for rotates in config.no_rope_layers]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("kimi_k3", "kimi_linear"), ("qwen3_next",) * 2])
+def test_the_mixers_of_a_released_hybrid_are_those_of_its_config(name: str, kind: str) -> None:
+    """How many layers are between two of attention, and how much of a head rotates."""
+    pytest.importorskip("transformers", reason="of the extra `hf`")
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    (job,) = checked_jobs([f"experiment=released/{name}", "seed=0"])
+    config = CONFIG_MAPPING[kind]()
+    full = [number for number, of in enumerate(config.layer_types) if of == "full_attention"]
+    assert {b - a for a, b in pairwise(full)} == {len(job.model["pattern"])}
+    rotates = getattr(config, "rope_parameters", None) or {"partial_rotary_factor": 0}
+    assert job.pe.get("fraction", 0) == rotates["partial_rotary_factor"]
 
 
 PLAIN = "seed3-633ea752"
