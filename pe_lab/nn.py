@@ -199,7 +199,17 @@ class MultiHeadAttention(nn.Module):
             key_padding_mask: (B, S), True for padding, as in PyTorch. Causal attention takes none:
                 pad at the end, where earlier tokens do not look.
         """
-        weight, mask = self.attention.out.weight, key_padding_mask
+        self._refuse_inputs(x_BTE, cache, key_padding_mask)
+        pos_BS = self._positions(x_BTE, positions, cache)
+        if self.causal:
+            return self.attention(x_BTE, pos_BS, None, cache)[0]
+        seen_BS = None if key_padding_mask is None else ~key_padding_mask
+        kv = self.attention.keys_and_values(x_BTE)
+        return self.attention(x_BTE, kv, seen_BS, self.encoding, pos_BS)
+
+    def _refuse_inputs(self, x_BTE: Tensor, cache: LayerCache | None, mask: Tensor | None) -> None:
+        """UsageError for inputs of ``forward`` of other types, shapes or devices than it takes."""
+        weight = self.attention.out.weight
         dtype, width = weight.dtype, weight.shape[0]
         refuse_where(
             (
@@ -224,7 +234,7 @@ class MultiHeadAttention(nn.Module):
                 f"key_padding_mask is {_kind(mask)} and x {_kind(x_BTE)}: give (batch, tokens)",
             ),
             (
-                self.causal and key_padding_mask is not None,
+                self.causal and mask is not None,
                 "key_padding_mask is not allowed in causal attention: pad at the end and leave "
                 "padding out of the loss",
             ),
@@ -241,12 +251,6 @@ class MultiHeadAttention(nn.Module):
             ),
             error=UsageError,
         )
-        pos_BS = self._positions(x_BTE, positions, cache)
-        if self.causal:
-            return self.attention(x_BTE, pos_BS, None, cache)[0]
-        seen_BS = None if key_padding_mask is None else ~key_padding_mask
-        kv = self.attention.keys_and_values(x_BTE)
-        return self.attention(x_BTE, kv, seen_BS, self.encoding, pos_BS)
 
     def _positions(
         self, x_BTE: Tensor, positions: Tensor | None, cache: LayerCache | None
