@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -119,15 +118,6 @@ def test_filters_and_names_are_kept(here: Here, runs: Path, tmp_path: Path) -> N
 @pytest.mark.usefixtures("runs")
 def test_wrong_arguments_give_one_sentence(here: Here, words: str) -> None:
     assert_refused(here("dashboard", words))
-
-
-@pytest.mark.usefixtures("runs")
-def test_without_the_library_the_error_names_the_package(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "pe_lab.report.dashboards", raising=False)
-    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    assert_refused(here("dashboard"), "pip install 'pe-lab[dashboard]'")
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(

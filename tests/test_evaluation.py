@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from made import edit_checkpoint, edit_summary
+from made import edit_checkpoint
 from made import made as written
 from program import assert_has, checked_jobs, start, the_run, tiny
 
-from pe_lab.core.errors import DamagedError, RunError, UsageError
+from pe_lab.core.errors import DamagedError, UsageError
 from pe_lab.core.metrics import ENDINGS, GENERATED, compute_metrics
 from pe_lab.core.rng import generator
 from pe_lab.evaluate.cells import make_cells
@@ -22,7 +22,7 @@ from pe_lab.evaluate.evaluate import evaluate
 from pe_lab.evaluate.record import NAME, Evaluations, Measurement, read_evaluations
 from pe_lab.evaluate.swap_encoding import parse_encodings
 from pe_lab.experiment.load_run import load
-from pe_lab.store.run_folder import RunFolder, seal_lines
+from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
 from pe_lab.train.plan import plan
@@ -316,15 +316,6 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
             evaluate([path], ["pi"], lengths=[32], **words)  # type: ignore[arg-type]
 
 
-def test_rows_from_before_a_class_moved_are_found(run: Run) -> None:
-    path = run(*rope())
-    evaluate([path], ["pi"], lengths=[32])
-    rows = rows_of(path)
-    rows[1]["pe"]["_target_"] = "pe_lab.pe.pi.PI"
-    (path / NAME).write_text(seal_lines(rows))
-    assert evaluate([path], ["pi"], lengths=[32])["earlier"].all()
-
-
 def test_a_kill_leaves_the_record_before_or_after_a_row(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,16 +372,6 @@ def test_several_may_add_at_once(run: Run) -> None:
     rows = rows_of(path)
     assert [row["number"] for row in rows if "number" in row] == list(range(60))
     assert sorted(row["sequences"] for row in rows if "number" not in row) == [3, 4, 8, 9]
-
-
-def test_a_run_that_is_made_anew_meanwhile_gets_no_row(run: Run) -> None:
-    path = run(*rope())
-    (cell,) = make_cells(load(path), [], ["in_domain"], [16])
-    record = Evaluations(path)
-    edit_summary(path, lambda summary: summary["metrics"].update({"time/train_s": 9.0}))
-    with pytest.raises(RunError, match="was changed while it was evaluated"):
-        record.add(cell.measurement, {"error": 0.0})
-    assert not (path / NAME).exists()
 
 
 def test_a_loss_that_is_no_number(run: Run) -> None:

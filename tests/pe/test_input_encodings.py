@@ -1,6 +1,5 @@
 """The encodings that act at the input, against their formulas, code by others, and bad values."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -225,17 +224,6 @@ def test_default_sizes_reach_every_split(
     sizes = {"train_len": train_len, "max_len": max_len}
     assert len(first_layer("hierarchical", {}, **sizes).table) == rows
     assert len(first_layer("binary", {}, **sizes).weight) == bits
-
-
-def test_complex_order_far_away_in_float32() -> None:
-    """The frequencies are float32, the angles are not: a million radians keep their decimals."""
-    single = first_layer("complex_order", {}, d_model=8).float()
-    exact = copy.deepcopy(single).double()
-    x, tokens = torch.randn(1, 5, 8).float(), torch.randint(0, 11, (1, 5))
-    pos = torch.tensor([[0, 1, 1000, 99_999, 1_000_000]])
-    got, expected = (e.embed(t, tokens, pos) for e, t in ((single, x), (exact, x.double())))
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_floater_in_every_block() -> None:

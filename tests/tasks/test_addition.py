@@ -2,7 +2,6 @@
 
 from itertools import permutations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,16 +201,6 @@ def test_elements(group, size):
         assert set(elements) == {p for p in every if group[0] == "S" or is_even(p)}
         assert elements[0] == "12345"[:n]
     assert {product(group, a, b) for a in elements for b in elements} == set(elements)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_drawn_elements_are_uniform_and_every_product_comes_up(kind, assert_share):
-    task = group_word(group=kind[0], generators=kind[1], min_steps=40, max_steps=40)
-    batch = task.sample(generator(1), 2000)
-    drawn = np.bincount(batch.tokens.ravel(), minlength=len(task.vocab))
-    assert {task.vocab[i] for i in np.flatnonzero(drawn)} == allowed(task)
-    assert_share(drawn[drawn > 0], 80_000, 1 / len(allowed(task)))
-    assert set(batch.targets[:, -1]) == set(range(len(task.vocab) - 3))
 
 
 def test_lengths_are_of_whole_steps():

@@ -1,10 +1,7 @@
 """alternation, induction and khop against plain loops from their rules."""
 
-from collections import Counter
-from itertools import pairwise, product
+from itertools import pairwise
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,17 +53,6 @@ def test_alternation(low, more, fewest, block, seed):
         assert batch.tags["block"][row, 1:length].tolist() == blocks
 
 
-def test_the_number_and_the_ends_of_blocks_are_uniform(assert_share):
-    task = alternation(min_letters=5, max_letters=5, min_blocks=2, max_blocks=4)
-    letters = task.sample(generator(0), 20_000).tokens[:, 1:]
-    ends = letters[:, 1:] != letters[:, :-1]
-    number = ends.sum(axis=1)
-    assert_share(np.bincount(number, minlength=4)[1:], 20_000, 1 / 3)
-    for ends_there in (1, 2, 3):
-        chosen = ends[number == ends_there]
-        assert_share(chosen.sum(axis=0), len(chosen), ends_there / 4)
-
-
 def neighbour(words, side, occurrence):
     """The place of the answer to a text, | and a letter."""
     letters, asked = words[: words.index("|")], words[words.index("|") + 1]
@@ -102,36 +88,6 @@ def test_induction(sentences, low, more, n_symbols, side, occurrence, seed):
         assert scored == [len(words) - 2]
         assert answers == [words[-1]] == [words[found]]
         assert batch.tags["distance"][row, scored[0]] == scored[0] - found
-
-
-def test_letters_and_places_of_unique_are_uniform(assert_share):
-    for side, first in (("right", 0), ("left", 1)):
-        batch = induction(min_letters=4, max_letters=4, side=side).sample(generator(1), 20_000)
-        asked = batch.tokens[:, 5]
-        assert_share(np.bincount(asked, minlength=5)[:5], 20_000, 1 / 5)
-        places = batch.tokens[:, :4] == asked[:, None]
-        assert_share(places.sum(axis=0)[first : first + 3], 20_000, 1 / 3)
-        others = (batch.tokens[:, :4] - asked[:, None])[~places] % 5
-        assert_share(np.bincount(others)[1:], len(others), 1 / 4)
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("occurrence", ["first", "last"])
-def test_texts_of_first_and_last_are_uniform_among_those_that_can_be_asked_for(
-    assert_share, side, occurrence
-):
-    """All texts of 4 letters of 2 symbols with a place whose letter is asked for, weighed alike."""
-    task = induction(min_letters=4, max_letters=4, n_symbols=2, side=side, occurrence=occurrence)
-    counts = Counter()
-    for letters in product("ab", repeat=4):
-        for asked in letters:
-            places = [i for i, letter in enumerate(letters) if letter == asked]
-            at = places[-1 if occurrence == "last" else 0] + (1 if side == "right" else -1)
-            counts[*letters, "|", asked] += len(places) > 1 and 0 <= at < 4
-    tokens = task.sample(generator(2), 20_000).tokens
-    for words, weight in counts.items():
-        number = (tokens == [task.vocab.index(word) for word in words]).all(axis=1).sum()
-        assert_share(number, 20_000, weight / counts.total())
 
 
 def chain(words, place, hops):
@@ -180,13 +136,3 @@ def test_khop(n_symbols, low, more, spare, seed):
             assert answer == letters[end]
             assert batch.tags["hops"][row, place] == hops
             assert batch.tags["distance"][row, place] == place - hops - end
-
-
-def test_hops_and_letters_are_uniform(assert_share):
-    tokens = khop(length=16, min_hops=0, max_hops=3).sample(generator(3), 10_000).tokens
-    hops = (tokens == 4).sum(axis=1)
-    assert_share(np.bincount(hops), 10_000, 1 / 4)
-    letters = tokens[:, 3:]
-    assert_share(np.bincount(letters[:, 0]), 10_000, 1 / 4)
-    steps = (letters[:, 1:] - letters[:, :-1]) % 4
-    assert_share(np.bincount(steps.ravel())[1:], steps.size, 1 / 3)

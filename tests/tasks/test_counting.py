@@ -223,19 +223,3 @@ def test_navigation(sentences, dims, size, n_steps, max_run, n_objects, p_empty,
         assert p_empty < 1 or observed == {"_"}
         for place, distance in enumerate(batch.tags["distance"][row]):
             assert distance == distances.get(place, 0)
-
-
-def test_runs_and_objects_are_uniform(assert_share):
-    task = navigation(dims=2, size=50, n_steps=12, max_run=4, n_objects=5, p_empty=0.3)
-    batch = task.sample(generator(1), 20_000)
-    sequences = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
-    actions, observed = sequences[:, ::2], sequences[:, 1::2]
-    assert_share([(actions[:, 0] == action).sum() for action in range(4)], 20_000, 1 / 4)
-    # The first change of direction: after a run of k < 4, where the next run has another one.
-    changed = actions != actions[:, :1]
-    first = np.where(changed.any(axis=1), changed.argmax(axis=1), 99)
-    assert_share((first == 1).sum(), 20_000, 1 / 4 * 3 / 4)
-    assert_share((first == 2).sum(), 20_000, (1 / 4 + 1 / 16 * 1 / 4) * 3 / 4)
-    counts = np.bincount(observed[:, 0] - 4, minlength=6)
-    assert_share(counts[5], 20_000, 0.3)
-    assert_share(counts[:5], 20_000, 0.7 / 5)

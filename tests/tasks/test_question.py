@@ -106,22 +106,3 @@ def test_missing_duplicate(sentences, limits, seed):
 
 def lengths_of(batch):
     return np.bincount(batch.real().sum(axis=1) - 1)
-
-
-def test_draws_are_uniform(assert_share):
-    n = 20_000
-    odd = modular(min_length=4, max_length=8).sample(generator(1), n)
-    assert_share([lengths_of(odd)[length] for length in (3, 5, 7)], n, 1 / 3)
-    assert_share([(odd.tokens[:, 0] == digit).sum() for digit in range(5)], n, 1 / 5)
-    assert_share([(odd.tokens[:, 1] == operator).sum() for operator in range(5, 8)], n, 1 / 3)
-    nested = modular(brackets=True, min_length=8, max_length=8, operators="+-")
-    tokens = nested.sample(generator(2), n).tokens
-    for operator in range(5, 7):
-        # The left side has 1 to 4 tokens, each in a quarter of the cases; 2 and 4 have a minus.
-        assert_share((tokens[:, 2] == operator).sum(), n, 1 / 4 * 1 / 2 + (operator == 6) / 4)
-    missing = MissingDuplicate(splits={}, min_length=2, max_length=7).sample(generator(3), n)
-    assert_share([lengths_of(missing)[length] for length in (2, 4, 6)], n, 1 / 3)
-    short = missing.tokens[missing.real().sum(axis=1) == 3]
-    assert_share((short[:, 0] == 2).sum(), len(short), 1 / 2)
-    pairs = EvenPairs(splits={}, min_length=1, max_length=4).sample(generator(4), n)
-    assert_share([lengths_of(pairs)[length] for length in range(1, 5)], n, 1 / 4)

@@ -87,13 +87,6 @@ def test_rule(n_pairs, spare, more, power, filling, back, seed):
             assert distance == distances.get(place, 0)
 
 
-def test_filling_is_uniform_over_the_other_keys(assert_share):
-    tokens = recall(n_pairs=1, length=8, n_keys=4, n_values=2).sample(generator(3), 10_000).tokens
-    filling = tokens[:, 3::2]  # no queries there
-    shift = (filling - tokens[:, :1]) % 4
-    assert_share([(shift == other).sum() for other in (1, 2, 3)], shift.size, 1 / 3)
-
-
 def test_gaps_follow_the_power_law(assert_share):
     """A single key: its place has probability i^(power - 1) / sum."""
     for power in (0.01, 0.5, 1.0):
@@ -158,21 +151,6 @@ def test_indirect(sentences, fewest, more, low, more_shift, seed):
         assert batch.tags["distance"][row, scored[0]] == scored[0] - place
 
 
-def test_shifts_and_letters_are_uniform(assert_share):
-    task = Indirect(splits={}, min_letters=5, max_letters=5, n_symbols=5, min_shift=1, max_shift=2)
-    batch = task.sample(generator(1), 20_000)
-    plus = batch.tokens[:, 8] == task.vocab.index("+")
-    assert_share(plus.sum(), 20_000, 1 / 2)
-    two = batch.tokens[:, 9] == task.vocab.index("2")
-    assert_share((plus & two).sum(), 20_000, 1 / 4)
-    assert_share(np.bincount(batch.targets[:, -1], minlength=5)[:5], 20_000, 1 / 5)
-    # From the first of three places, two to the right.
-    asked = batch.targets[:, -1:] == batch.tokens[:, :5]
-    assert_share(
-        [asked[plus & two, place].sum() for place in (2, 3, 4)], int((plus & two).sum()), 1 / 3
-    )
-
-
 def read_needle(words):
     """The value of each name, where it was assigned, and the questions with their answers."""
     end = words.index("?")
@@ -216,16 +194,3 @@ def test_needle(sentences, n, more, n_filler, seed):
         for (name, _), at in zip(questions, scored, strict=True):
             assert batch.tags["distance"][row, at] == at - places[name]
             assert batch.tags["depth"][row, at] == 10 * (places[name] - 1) // end
-
-
-def test_places_and_questions_are_uniform(assert_share):
-    task = Needle(splits={}, length=12, n_variables=2, n_names=2, n_values=3, n_filler=2)
-    tokens = task.sample(generator(1), 20_000).tokens
-    # 5 units, of which 2 are assignments: 10 arrangements.
-    named = np.isin(tokens[:, :7], [task.vocab.index(name) for name in ("x0", "x1")])
-    places = np.unique([tuple(np.flatnonzero(row)) for row in named], axis=0, return_counts=True)
-    assert len(places[0]) == 10
-    assert_share(places[1], 20_000, 1 / 10)
-    first = tokens[np.arange(20_000), named.argmax(axis=1)]
-    assert_share((tokens[:, 8] == first).sum(), 20_000, 1 / 2)
-    assert_share((first == task.vocab.index("x0")).sum(), 20_000, 1 / 2)
