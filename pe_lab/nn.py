@@ -19,6 +19,7 @@ from pe_lab.models import attention
 from pe_lab.models.base import refuse_whole_sequence
 from pe_lab.models.encoder_decoder import FullAttention, both_ways
 from pe_lab.models.kv_cache import LayerCache
+from pe_lab.models.mixers import MIXERS, RecurrentMixer
 from pe_lab.models.transformer import TransformerConfig, draw
 from pe_lab.pe.base import Dims, PositionalEncoding
 from pe_lab.pe.functional import first_true, refuse_where
@@ -101,6 +102,24 @@ def _config(**keys: Any) -> TransformerConfig:
     """The default transformer with some keys changed."""
     section = yaml.safe_load(choices("model")["transformer"].read_text("utf-8"))
     return instantiate({**section, **keys}, "model", TransformerConfig)
+
+
+def mixer(name: str, d_model: int, n_heads: int, **keys: Any) -> RecurrentMixer:
+    """A layer without attention, as in ``model.pattern``: ``y = mixer("kda", 64, 4).mix(x)`` with x
+    and y (B, T, d_model). ``mix(x, cache)`` with one ``cache = layer.cache()`` continues a sequence.
+
+    Args:
+        name: gated_deltanet, kda, mamba2, conv or lstm.
+        keys: those of ``MixerKeys`` that differ.
+
+    Raises:
+        UsageError: an unknown name or key, or a size that does not fit.
+    """
+    sizes = {"n_layers": 1, "d_model": d_model, "n_heads": n_heads}
+    cfg = _config(**sizes, pattern=[name], mixers=keys)
+    if name == "attention":
+        raise UsageError("name=attention has an encoding: use MultiHeadAttention")
+    return MIXERS[name](d_model, n_heads, cfg.mixers)
 
 
 class MultiHeadAttention(nn.Module):

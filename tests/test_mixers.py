@@ -10,6 +10,7 @@ from formulas import activated, normed, sigmoid
 from torch import Tensor
 
 from docs import facts
+from pe_lab import nn
 from pe_lab.check.base import model_config
 from pe_lab.core.errors import UsageError
 from pe_lab.models import mixers
@@ -291,3 +292,13 @@ def test_layers_name_mixers_and_encodings_follow_the_attention(float64: None) ->
 def test_sizes_that_cannot_work_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         model_config(facts.section("transformer", "model"), **changes)
+
+
+def test_a_mixer_in_a_model_of_ones_own() -> None:
+    layer, x = nn.mixer("kda", 8, 2, expansion=2), torch.randn(2, 9, 8)
+    cache = layer.cache()
+    parts = torch.cat([layer.mix(part, cache) for part in x.split([4, 5], 1)], 1)
+    torch.testing.assert_close(parts, layer.mix(x), rtol=1e-4, atol=1e-5)
+    for name, keys in {"kdaa": {}, "attention": {}, "kda": {"expand": 2}}.items():
+        with pytest.raises(UsageError):
+            nn.mixer(name, 8, 2, **keys)

@@ -71,7 +71,7 @@ class RecurrentMixer(Mixer):
         self.encoding = PositionalEncoding()
 
     @abstractmethod
-    def mix(self, x_BTE: Tensor, cache: RecurrentState | None) -> Tensor:
+    def mix(self, x_BTE: Tensor, cache: RecurrentState | None = None) -> Tensor:
         """(B, T, E) to (B, T, E); the cache is updated."""
 
     def forward(
@@ -185,7 +185,7 @@ class GatedDelta(DeltaRule):
         self.norm = nn.RMSNorm(self.w, eps=EPSILON)
         self.out = nn.Linear(n_heads * self.w, e, bias=False)
 
-    def mix(self, x_BTE: Tensor, cache: RecurrentState | None) -> Tensor:
+    def mix(self, x_BTE: Tensor, cache: RecurrentState | None = None) -> Tensor:
         beta, a = self.beta_decay(x_BTE).chunk(2, -1)
         _, log_decay = self.decay(a)
         mixed_BTHW = self.attend(x_BTE, beta, log_decay, cache)
@@ -219,7 +219,7 @@ class KimiDelta(DeltaRule):
         self.norm = nn.RMSNorm(self.w, eps=EPSILON)
         self.out = nn.Linear(n_heads * self.w, e, bias=False)
 
-    def mix(self, x_BTE: Tensor, cache: RecurrentState | None) -> Tensor:
+    def mix(self, x_BTE: Tensor, cache: RecurrentState | None = None) -> Tensor:
         rate = features_to_heads(widened(self.decay(x_BTE)) + self.dt_bias, self.n_heads)
         log_decay_BHTD = LOWER_BOUND * (self.a_log.exp()[:, None, None] * rate).sigmoid()
         mixed_BTHW = self.attend(x_BTE, self.beta(x_BTE), log_decay_BHTD, cache)
@@ -257,7 +257,7 @@ class StateSpace(RecurrentMixer):
         self.norm = nn.RMSNorm(inner, eps=EPSILON)
         self.out = nn.Linear(inner, e, bias=False)
 
-    def mix(self, x_BTE: Tensor, cache: RecurrentState | None) -> Tensor:
+    def mix(self, x_BTE: Tensor, cache: RecurrentState | None = None) -> Tensor:
         xbc = self.conv(widened(self.xbc(x_BTE)), cache)
         x, b_BTD, c_BTD = xbc.split(self.widths, -1)
         x_BHTW = features_to_heads(x, self.n_heads)
@@ -299,7 +299,7 @@ class GatedConv(RecurrentMixer):
         self.taps = nn.Parameter(torch.empty(kernel, e).uniform_(-(kernel**-0.5), kernel**-0.5))
         self.out = nn.Linear(e, e, bias=False)
 
-    def mix(self, x_BTE: Tensor, cache: RecurrentState | None) -> Tensor:
+    def mix(self, x_BTE: Tensor, cache: RecurrentState | None = None) -> Tensor:
         b, c, u = self.bcu(x_BTE).chunk(3, -1)
         given, t = b * u, x_BTE.shape[1]
         if cache is not None and len(self.taps) > 1:
@@ -315,7 +315,7 @@ class LSTMMixer(RecurrentMixer):
         self.cells = nn.LSTM(e, e, batch_first=True)
         self.out = nn.Linear(e, e, bias=False)
 
-    def mix(self, x_BTE: Tensor, cache: RecurrentState | None) -> Tensor:
+    def mix(self, x_BTE: Tensor, cache: RecurrentState | None = None) -> Tensor:
         x, state = self.cells(x_BTE, None if cache is None else cache.state)
         if cache is not None:
             cache.state = state
