@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from suites import folders
 from pe_lab.config.schema import to_dict
 from pe_lab.experiment.load_run import load
 from pe_lab.experiment.run import find_folder
+from pe_lab.models.mixers import GatedDelta
 from pe_lab.results.groups import named
 from pe_lab.results.table import read_runs
 from pe_lab.store.run_folder import run_folders
@@ -63,8 +63,13 @@ def test_the_published_rows_are_jobs_of_their_recipe() -> None:
                 assert str(value) in swept[key], row
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        one if one == "released/gemma4" else pytest.param(one, marks=pytest.mark.extended)
+        for one in RECIPES
+    ],
+)
 def test_every_job_of_a_recipe_is_what_its_header_and_version_say(recipe: str) -> None:
     version = text(recipe).splitlines()[2]
     swept = params(recipe)
@@ -182,18 +187,42 @@ def test_the_layers_of_a_released_model_are_those_of_its_config(name: str) -> No
         assert encoded == [bool(rotates) for rotates in config.no_rope_layers]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("kimi_k3", "kimi_linear"), ("qwen3_next",) * 2])
-def test_the_mixers_of_a_released_hybrid_are_those_of_its_config(name: str, kind: str) -> None:
-    """How many layers are between two of attention, and how much of a head rotates."""
+@pytest.mark.parametrize("name", ["kimi_k3", "qwen3_next", "nemotron3"])
+def test_the_layers_of_a_released_hybrid_are_those_of_its_config(name: str) -> None:
+    """Which have attention, and whether and by how much they rotate."""
     pytest.importorskip("transformers", reason="of the extra `hf`")
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     (job,) = checked_jobs([f"experiment=released/{name}", "seed=0"])
-    config = CONFIG_MAPPING[kind]()
-    full = [number for number, of in enumerate(config.layer_types) if of == "full_attention"]
-    assert {b - a for a, b in pairwise(full)} == {len(job.model["pattern"])}
-    rotates = getattr(config, "rope_parameters", None) or {"partial_rotary_factor": 0}
-    assert job.pe.get("fraction", 0) == rotates["partial_rotary_factor"]
+    n, layers = job.model["n_layers"], {int(key): of for key, of in job.model["layers"].items()}
+    released = {
+        # The nearest of Kimi K3, with the layers of moonshotai/Kimi-Linear-48B-A3B-Instruct.
+        "kimi_k3": ("kimi_linear", {
+            "linear_attn_config": {"full_attn_layers": [4, 8], "kda_layers": [1, 2, 3, 5, 6, 7]},
+            "num_hidden_layers": 8,
+        }),
+        "qwen3_next": ("qwen3_next", {}),
+        "nemotron3": ("nemotron_h", {"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*E"}),
+    }  # fmt: skip
+    kind, keys = released[name]
+    config = CONFIG_MAPPING[kind](**keys)
+    pattern = job.model["pattern"]
+    ours = [pattern[number % len(pattern)] for number in range(n)]
+    kinds = []
+    for number, mixer in enumerate(ours):
+        kinds.append("full_attention" if mixer == "attention" else "linear_attention")
+        if name == "nemotron3" and layers.get(number, {}).get("d_ff") != 0:
+            kinds.append("moe")
+    assert kinds == config.layer_types[: len(kinds)]
+    if name != "qwen3_next":
+        assert job.names["pe"] == "none"
+        return
+    rotated = config.rope_parameters
+    assert job.pe["fraction"] == rotated["partial_rotary_factor"]
+    assert job.pe["base"] == rotated["rope_theta"]
+    wider = config.linear_num_value_heads / config.linear_num_key_heads
+    assert wider == GatedDelta.expansion
+    assert job.model["mixers"]["short_conv"] == config.linear_conv_kernel_dim
 
 
 PLAIN = "seed3-633ea752"

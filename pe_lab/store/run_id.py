@@ -124,7 +124,8 @@ def _select_hashed(value: Any, without: frozenset[str], prefix: str = "") -> Any
         return [_select_hashed(one, without, prefix) for one in value]
     if not isinstance(value, dict):
         return value
-    added = find_added(value)
+    # The sections of layers name no class.
+    added = {"mixer": None} if prefix.startswith("model.layers.") else find_added(value)
     return {
         name: _select_hashed(one, without, f"{prefix}{name}.")
         for name, one in rename_target(value).items()
