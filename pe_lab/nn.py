@@ -106,7 +106,7 @@ def _config(**keys: Any) -> TransformerConfig:
 
 def mixer(name: str, d_model: int, n_heads: int, **keys: Any) -> RecurrentMixer:
     """A layer without attention, as in ``model.pattern``: ``y = mixer("kda", 64, 4).mix(x)`` with x
-    and y (B, T, d_model). ``mix(x, cache)`` with one ``cache = layer.cache()`` continues a sequence.
+    and y (B, T, d_model). ``mix(x, cache)`` continues the sequence of ``cache = layer.cache()``.
 
     Args:
         name: gated_deltanet, kda, mamba2, conv or lstm.
