@@ -72,14 +72,22 @@ def test_gated_deltanet_as_qwen3_next() -> None:
     assert_equal(mine, theirs)
 
 
-def test_mamba2_as_transformers() -> None:
-    mamba = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+@pytest.mark.parametrize("name", ["mamba2", "nemotron_h"])
+def test_mamba2_as_transformers(name: str) -> None:
+    theirs = pytest.importorskip(f"transformers.models.{name}.modeling_{name}")
     mine = ours("mamba2", state_width=6)
-    config = mamba.Mamba2Config(
-        hidden_size=E, num_heads=mine.n_heads, head_dim=2 * E // mine.n_heads, state_size=6,
-        n_groups=1, expand=2, chunk_size=8, num_hidden_layers=1,
-    )  # fmt: skip
-    theirs = mamba.Mamba2Mixer(config, 0)
+    width, shared = 2 * E // mine.n_heads, {"n_groups": 1, "chunk_size": 8, "hidden_size": E}
+    if name == "mamba2":
+        config = theirs.Mamba2Config(
+            **shared, num_heads=mine.n_heads, head_dim=width, state_size=6, num_hidden_layers=1
+        )
+        theirs = theirs.Mamba2Mixer(config, 0)
+    else:
+        config = theirs.NemotronHConfig(
+            **shared, mamba_num_heads=mine.n_heads, mamba_head_dim=width, ssm_state_size=6
+        )
+        theirs = theirs.NemotronHMamba2Mixer(config, 0)
+        theirs.time_step_limit = (0.0, torch.inf)  # where it is not 0, dt is at least 0.001
     load(
         theirs,
         in_proj__weight=torch.cat((mine.gate.weight, mine.xbc.weight, mine.dt.weight)),
@@ -142,6 +150,39 @@ def test_kda_as_fla(float64: None) -> None:
     direction = torch.randn_like(mine)
     grads = [torch.autograd.grad(out, leaves, direction, retain_graph=True) for out in outs]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
+
+
+def test_kda_as_glm5_next() -> None:
+    """The whole layer, whose decay is bounded as Kimi K3's. Its output gate has the rank of a head;
+    that of Kimi Linear in transformers has no bound."""
+    glm = pytest.importorskip("transformers.models.glm5_next.modeling_glm5_next")
+    mine = ours("kda")
+    config = glm.Glm5NextTextConfig(
+        hidden_size=E, linear_num_heads=HEADS, linear_head_dim=mine.d, rms_norm_eps=1e-5,
+        linear_lower_bound=LOWER_BOUND, num_hidden_layers=1, layer_types=["linear_attention"],
+    )  # fmt: skip
+    theirs = glm.Glm5NextTextLinearAttention(config, 0)
+    factors = torch.randn(mine.w, E) * 0.5, torch.randn(E, mine.w) * 0.5
+    with torch.no_grad():
+        mine.gate.weight.copy_(factors[1] @ factors[0])
+    q, k, v = mine.qkv.weight.split(mine.widths)
+    load(
+        theirs,
+        q_proj__weight=q,
+        k_proj__weight=k,
+        v_proj__weight=v,
+        conv1d__weight=mine.conv.taps.T[:, None],
+        forget_gate__f_a_proj__weight=mine.decay[0].weight,
+        forget_gate__f_b_proj__weight=mine.decay[1].weight,
+        forget_gate__dt_bias=mine.dt_bias,
+        forget_gate__A_log=mine.a_log,
+        b_proj__weight=mine.beta.weight,
+        g_a_proj__weight=factors[0],
+        g_b_proj__weight=factors[1],
+        o_norm__weight=mine.norm.weight,
+        o_proj__weight=mine.out.weight,
+    )
+    assert_equal(mine, theirs)
 
 
 def test_attention_as_qwen3_next() -> None:
