@@ -43,8 +43,11 @@ from pe_lab.explain.interventions import (
     lift_penalty,
     mask_far_keys,
     mask_strongest_others,
+    reset_at_answers,
+    reset_at_length,
     scale_by_log_n,
     scale_logits,
+    switch_attention_off,
     weigh_as_usual,
 )
 from pe_lab.explain.measures import QUANTITIES, AttentionMeasures, measure_attention
@@ -59,6 +62,7 @@ from pe_lab.explain.record import (
 from pe_lab.explain.verdict import fails
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
+from pe_lab.models.mixers import RecurrentMixer
 from pe_lab.store.run_folder import RunFolder
 
 FACTORS = (1.1, 1.25, 1.5, 2.0, 4.0)
@@ -213,10 +217,11 @@ class _Bench:
         keys, heads = self.keys, self.heads
         windows = [m.window for m in self.model.modules() if isinstance(m, Attention)]
         more_keys = any(window is None or window > keys for window in windows)
-        usual, layers = self._lost_terms(), len(self.model.encodings)
+        hybrid = any(isinstance(module, RecurrentMixer) for module in self.model.modules())
+        usual = self._lost_terms()
         in_layers = {
             f"far keys masked in layer {n}": partial(mask_far_keys, trained=self.reach, layers=[n])
-            for n in range(layers if layers > 1 else 0)
+            for n in (usual if len(usual) > 1 else [])
         }
         draws = [partial(drop_keys, trained=keys, draw=draw) for draw in range(DRAWS)]
         makes: dict[str, MakeIntervention] = {
@@ -231,14 +236,19 @@ class _Bench:
             "oracle": partial(force_attention, heads=heads),
             "weighted oracle": partial(weigh_as_usual, usual=self.attended.by_kind, heads=heads),
             "source masked": lambda part: hide_tokens(part, part.held),
+            "attention off": switch_attention_off,
+            "state reset": reset_at_answers,
+            "state reset at length": partial(reset_at_length, trained=keys),
         }
         applies = {
             "fewer keys": more_keys,
             "usual penalty": self._has_term(),
             "logits times log n": more_keys,
             "weighted oracle": bool((self.near.held.sum(1) > 1).any()),
+            **dict.fromkeys(("attention off", "state reset", "state reset at length"), hybrid),
         }
-        kinds = {"source masked": "control", **dict.fromkeys(in_layers, "detail")}
+        controls = dict.fromkeys(("source masked", "attention off", "state reset"), "control")
+        kinds = {**controls, **dict.fromkeys(in_layers, "detail")}
         for name, make in makes.items():
             of, colon, _ = name.partition(":")
             helps = any(row.name == of and row.helps for row in self.rows)

@@ -1,4 +1,5 @@
-"""Interventions on attention, each a small function of logits or weights and of what it saw.
+"""Interventions on attention and recurrences, each a small function of logits, weights or inputs,
+and of what it saw.
 
 Shape letters as in pe/base.py; n answers.
 """
@@ -15,7 +16,7 @@ from torch import Tensor
 from pe_lab.core.rng import generator
 from pe_lab.core.task import Bools
 from pe_lab.explain.answers import Questions, distance_between
-from pe_lab.explain.hook import Change, Intervention, LayerAttention
+from pe_lab.explain.hook import Change, Intervention, LayerAttention, Mix
 
 NEVER = -1e9
 """A logit that no key is chosen with; finite, as encodings compute with it."""
@@ -67,6 +68,30 @@ def hide_tokens(part: Questions, tokens: Bools) -> Intervention:
     """These tokens, (n, S), are hidden from the query that answers."""
     hidden = torch.from_numpy(tokens)[:, None]
     return Intervention(change_rows(part, lambda rows, seen: rows.masked_fill(hidden, NEVER)))
+
+
+def switch_attention_off(part: Questions) -> Intervention:
+    """No token reads another one by attention: all weights are 0."""
+    return Intervention(weights=lambda weights, seen: torch.zeros_like(weights))
+
+
+def reset_at_answers(part: Questions) -> Intervention:
+    """The recurrent layers begin with an empty state at each query that answers. Attention reads
+    the other tokens as they are."""
+
+    def mixed(x_BTE: Tensor, mix: Mix) -> Tensor:
+        out = mix(x_BTE).clone()
+        out[part.row, part.place] = mix(x_BTE[part.row, part.place][:, None])[:, 0]
+        return out
+
+    return Intervention(recurrence=mixed)
+
+
+def reset_at_length(part: Questions, trained: int) -> Intervention:
+    """The recurrent layers begin with an empty state at every multiple of the trained length."""
+    return Intervention(
+        recurrence=lambda x_BTE, mix: torch.cat([mix(x) for x in x_BTE.split(trained, 1)], 1)
+    )
 
 
 def scale_logits(part: Questions, factor: float) -> Intervention:

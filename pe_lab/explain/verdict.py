@@ -146,10 +146,14 @@ def fails(task: str, split: str, one: Diagnosis) -> bool:
 def _find_failed_control(one: Diagnosis) -> str:
     """Why the interventions say nothing of this model; empty where they do."""
     plain, masked = one.by_name["plain"], one.by_name["source masked"].in_domain
+    off = one.by_name.get("attention off", Row("", "control", None)).in_domain
     follows = one.by_name["follows a wrong token"].in_domain
     added = round(((plain.value or 0.0) - (plain.in_domain or 0.0)) * one.answers)
     controls = {
         f"only {added} of {one.answers} answers were lost": added < FEWEST,
+        "its recurrent layers carry the answer: with attention off it answers in domain": (
+            off is not None and off < GUESSES * one.guess_in_domain
+        ),
         "it answers without the tokens that hold the answer": (
             masked is not None and masked < GUESSES * one.guess_in_domain
         ),

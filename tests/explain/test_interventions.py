@@ -21,8 +21,11 @@ from pe_lab.explain.interventions import (
     lift_penalty,
     mask_far_keys,
     mask_strongest_others,
+    reset_at_answers,
+    reset_at_length,
     scale_by_log_n,
     scale_logits,
+    switch_attention_off,
     weigh_as_usual,
 )
 from pe_lab.explain.measures import measure_attention
@@ -37,9 +40,10 @@ LONG = "sparse_x4"
 def made():
     """A model, and answers at four times its trained length."""
 
-    def make(pe, n=6, split=LONG):
+    def make(pe, n=6, split=LONG, words=()):
         plan = planned("task=flipflop", "task.length=8", f"pe={pe}", "model.d_model=16",
-                       "model.n_heads=2", "model.n_layers=2", "train.fast=false")  # fmt: skip
+                       "model.n_heads=2", "model.n_layers=2", "train.fast=false",
+                       *words)  # fmt: skip
         task = plan.task.split(split)
         batch = task.sample(generator(0, "test"), n)
         positions = np.arange(batch.tokens.shape[1])[None]
@@ -287,3 +291,58 @@ def test_the_weighted_oracle_gives_the_weights_of_the_same_kind_of_token_in_doma
     expected = torch.where(held, plain[0][1] / 2, plain[0][1] * (1 - mass / 2) / (1 - mass))
     assert torch.allclose(found[:, 1], expected[:, 1], atol=1e-6)
     assert torch.equal(found[:, 0], plain[0][1][:, 0])
+
+
+@pytest.fixture
+def hybrid(made):
+    """An LSTM below attention, either of them cut if it is named."""
+
+    def make(cut=None):
+        model, questions = made("rope", words=["model.pattern=[lstm,attention]"])
+        with torch.no_grad():
+            for layer, name in zip(model.blocks, ("lstm", "attention"), strict=True):
+                if name == cut:
+                    layer.attention.out.weight.zero_()
+        return model, questions
+
+    return make
+
+
+def answers_from(model, questions, starts):
+    """The logits of each answer by the tokens from its start on, as a sequence of its own."""
+    found = []
+    with torch.no_grad():
+        for row, place, start in zip(questions.row, questions.place, starts, strict=True):
+            tokens = torch.from_numpy(questions.batch.tokens[row, start : place + 1])[None]
+            hidden = model(tokens, torch.arange(place + 1 - start)[None])
+            found.append(model.unembed(hidden[0, -1]))
+    return torch.stack(found)
+
+
+def test_without_attention_the_recurrence_carries_the_answer_alone(hybrid):
+    model, questions = hybrid(cut="attention")
+    plain = predict(model, questions)
+    assert torch.equal(predict(model, questions, switch_attention_off), plain)
+    reset = predict(model, questions, reset_at_answers)
+    assert torch.allclose(reset, answers_from(model, questions, questions.place), atol=1e-5)
+    assert (reset - plain).abs().max() > 0.01
+    starts = questions.place // TRAINED * TRAINED
+    by_length = predict(model, questions, partial(reset_at_length, trained=TRAINED))
+    assert torch.allclose(by_length, answers_from(model, questions, starts), atol=1e-5)
+
+
+def test_without_recurrence_attention_reads_the_answer_alone(hybrid):
+    model, questions = hybrid(cut="lstm")
+    plain = predict(model, questions)
+    for make in (reset_at_answers, partial(reset_at_length, trained=TRAINED)):
+        assert torch.equal(predict(model, questions, make), plain)
+    off = predict(model, questions, switch_attention_off)
+    assert (off - plain).abs().max() > 0.01
+    model.blocks[1].attention.out.weight.data.zero_()
+    assert torch.allclose(off, predict(model, questions), atol=1e-6)
+
+
+def test_a_layer_has_its_number_among_all_and_no_hook_is_left(hybrid):
+    model, questions = hybrid()
+    assert list(seen_by(model, questions)) == [1]
+    assert not any({"weights", "mix"} & vars(module).keys() for module in model.modules())

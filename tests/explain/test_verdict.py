@@ -83,6 +83,14 @@ def test_no_row_of_the_table_contradicts_the_verdict(rows, cause):
     assert judge([diagnosis(**rows)]).cause == cause
 
 
+def test_an_answer_that_recurrent_layers_carry_cannot_be_diagnosed():
+    found = judge([diagnosis(source_masked=(0.0, 0.0), attention_off=(0.1, 0.1))])
+    assert found.cause == "cannot be diagnosed"
+    assert found.why.startswith("its recurrent layers carry the answer")
+    shares = {"far keys masked": 0.9}
+    assert judge([diagnosis(restored=shares, attention_off=(0.5, 0.5))]).cause == "far competitors"
+
+
 def test_a_told_intervention_without_a_placebo_names_no_cause():
     """As in records of 0.2; fewer keys are the placebo of far keys."""
     for name, cause in (("usual penalty", "mixed"), ("far keys masked", "far competitors")):

@@ -16,7 +16,13 @@ from pe_lab.experiment.load_run import load
 from pe_lab.explain import diagnose as measuring
 from pe_lab.explain.answers import Questions, find_questions, find_wrong, predict
 from pe_lab.explain.inspect import build_plain_model
-from pe_lab.explain.interventions import clamp_distances, force_attention, mask_far_keys
+from pe_lab.explain.interventions import (
+    clamp_distances,
+    force_attention,
+    mask_far_keys,
+    reset_at_answers,
+    reset_at_length,
+)
 from pe_lab.explain.measures import measure_attention
 from pe_lab.explain.record import NAME, read_diagnoses
 from pe_lab.models.transformer import Transformer
@@ -78,6 +84,7 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
     questions = find_questions(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
     wrong = find_wrong(model, questions)
     assert rows["plain"].value == wrong.mean()
+    assert not {"attention off", "state reset", "state reset at length"} & rows.keys()
     # Distances of 0 to 14 are trained on 15 tokens.
     beyond = questions.distance >= 15
     assert 0 < beyond.sum() < len(beyond)
@@ -100,6 +107,31 @@ def test_the_rows_are_what_their_names_say(folder, run_cli):
     some = questions.wrong_target >= 0
     follows = (forced_wrong.numpy() == questions.wrong_target)[some].mean()
     assert rows["follows a wrong token"].value == follows
+
+
+def test_a_hybrid_whose_attention_is_cut_carries_the_answer_in_its_states(here):
+    words = tiny("pe=rope", "model.n_layers=2", "model.pattern=[lstm,attention]", "seed=0")
+    succeeded(here(*words))
+    run = load(next(Path("runs").glob("flipflop/rope/seed0*")))
+    model = build_plain_model(run)
+    model.blocks[1].attention.out.weight.data.zero_()
+    found = measuring.diagnose(run, "long_x4", model)
+    rows = found.by_name
+    assert {layer for layer, _ in found.heads} == {1}
+    for side in ("value", "in_domain"):
+        plain, off = (getattr(rows[name], side) for name in ("plain", "attention off"))
+        assert plain == off
+    assert rows["state reset at length"].in_domain == rows["plain"].in_domain
+    questions = find_questions(run.plan.task.split("long_x4"), "long_x4", *run.sequences("long_x4"))
+    makes = {
+        "state reset": reset_at_answers,
+        "state reset at length": partial(reset_at_length, trained=15),
+    }
+    for name, make in makes.items():
+        assert rows[name].value == find_wrong(model, questions, make).mean()
+    kinds = [rows[name].kind for name in ("attention off", *makes)]
+    assert kinds == ["control", "control", "intervention"]
+    assert_has(succeeded(here("inspect", "run=rope")).out, "layer 1 head")
 
 
 def test_the_heads_that_read_and_their_mass(folder):
