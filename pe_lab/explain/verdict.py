@@ -150,10 +150,10 @@ def _find_failed_control(one: Diagnosis) -> str:
     follows = one.by_name["follows a wrong token"].in_domain
     added = round(((plain.value or 0.0) - (plain.in_domain or 0.0)) * one.answers)
     controls = {
-        f"only {added} of {one.answers} answers were lost": added < FEWEST,
         "its recurrent layers carry the answer: with attention off it answers in domain": (
             off is not None and off < GUESSES * one.guess_in_domain
         ),
+        f"only {added} of {one.answers} answers were lost": added < FEWEST,
         "it answers without the tokens that hold the answer": (
             masked is not None and masked < GUESSES * one.guess_in_domain
         ),

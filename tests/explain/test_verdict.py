@@ -84,7 +84,7 @@ def test_no_row_of_the_table_contradicts_the_verdict(rows, cause):
 
 
 def test_an_answer_that_recurrent_layers_carry_cannot_be_diagnosed():
-    found = judge([diagnosis(source_masked=(0.0, 0.0), attention_off=(0.1, 0.1))])
+    found = judge([diagnosis(answers=50, source_masked=(0.0, 0.0), attention_off=(0.1, 0.1))])
     assert found.cause == "cannot be diagnosed"
     assert found.why.startswith("its recurrent layers carry the answer")
     shares = {"far keys masked": 0.9}
