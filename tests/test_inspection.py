@@ -104,6 +104,17 @@ def test_values_out_of_range_are_refused(words: str, run: Path, here: Here) -> N
     assert_refused(here("inspect", f"run={run}", *split, words))
 
 
+@pytest.mark.parametrize(
+    ("model", "changes"), [("linear_attention", {}), ("transformer", {"pattern": ["kda"]})]
+)
+def test_a_run_without_attention_weights_is_refused(
+    model: str, changes: dict[str, Any], fake: Fake
+) -> None:
+    folder = fake(model=section(model, "model") | changes, pe=section("none"))
+    with pytest.raises(UsageError, match="has no attention weights"):
+        inspect_run(folder)
+
+
 def test_the_first_wrong_answer_of_the_worst_split_is_shown_by_default(
     run: Path, here: Here
 ) -> None:

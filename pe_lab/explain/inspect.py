@@ -22,6 +22,7 @@ from pe_lab.explain.answers import mark_wrong
 from pe_lab.explain.hook import Intervention, LayerAttention, apply_intervention
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
+from pe_lab.models.linear_attention import LinearAttention
 from pe_lab.models.transformer import Transformer
 from pe_lab.pe.base import PositionalEncoding
 
@@ -233,12 +234,18 @@ def build_plain_model(run: LoadedRun) -> Model:
     """The run's model without kernels, which compute no logits.
 
     Raises:
-        UsageError: it has no layers of attention from each token to those before.
+        UsageError: it has no layers of attention from each token to those before, or only linear
+            attention, which computes no weights.
     """
-    attends = any(isinstance(module, Attention) for module in run.model.modules())
+    attends = any(
+        isinstance(module, Attention) and not isinstance(module, LinearAttention)
+        for module in run.model.modules()
+    )
     if not isinstance(run.model, Transformer) or not attends:
-        named = run.summary["names"].get("model")
-        raise UsageError(f"run={run.path} is of model={named}: give a run of model=transformer")
+        raise UsageError(
+            f"run={run.path} has no attention weights: give a run of model=transformer with a "
+            "layer of attention"
+        )
     train = replace(run.plan.config.train, fast=False)  # type: ignore[type-var]
     config = replace(run.plan.config, train=train)  # type: ignore[type-var]
     model = replace(run.plan, config=config).model()
