@@ -2,6 +2,7 @@
 the published start."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -287,11 +288,28 @@ def test_layers_name_mixers_and_encodings_follow_the_attention(float64: None) ->
         ({"pattern": ["kdaa"]}, "did you mean kda"),
         ({"pattern": ["mamba2"], "mixers": {"head_width": 5}}, "choose a divisor"),
         ({"mixers": {"head_with": 5}}, "head_with=5 is not a key"),
+        ({"pattern": ["kda"], "layers": {1: {"encoded": False}}}, "layers.1 has the mixer kda"),
+        ({"layers": {0: {"mixer": "lstm", "window": 4}}}, "layers.0 has the mixer lstm"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         model_config(facts.section("transformer", "model"), **changes)
+
+
+def test_linear_attention_refuses_a_rotation_where_no_layer_has_attention() -> None:
+    cfg = model_config(facts.section("linear_attention", "model"), pattern=["kda"])
+    (rope,) = build_encodings(facts.section("rope"), cfg.dims(WORDS, 9, 64))
+    assert "does not have" in str(cfg.refuses(rope))
+
+
+@pytest.mark.parametrize("mixer", ["gated_deltanet", "kda", "mamba2"])
+def test_the_guard_of_memory_knows_the_width_of_mixers(mixer: str) -> None:
+    keys = {"head_width": 128, "expansion": 8, "state_width": 500}
+    model = built("transformer", pattern=[mixer], n_layers=2, d_model=16, mixers=keys)
+    cfg = model_config(facts.section("transformer", "model"), pattern=[mixer], mixers=keys)
+    n = sum(p.numel() for p in model.parameters())
+    assert 0.5 * n < replace(cfg, n_layers=2, d_model=16, n_heads=2).weights()
 
 
 def test_a_mixer_in_a_model_of_ones_own() -> None:

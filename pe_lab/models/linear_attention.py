@@ -62,7 +62,7 @@ class LinearAttentionConfig(TransformerConfig):
         alone = encoding.rotates_by_position or "rotate" not in encoding.hooks()
         inside = encoding.hooks() <= {"embed", "block_input", "rotate"}
         if inside and alone and encoding.window is None:
-            return None
+            return super().refuses(encoding)
         return (
             "cannot be used with linear attention, which keeps sums over keys: choose an encoding "
             "that can"
@@ -104,16 +104,6 @@ class LinearAttention(MultiHeadAttention):
         with torch.autocast(q.device.type, enabled=False):
             mixed = linear_attention(q, k, inputs, self.chunk, cache)
         return self.out(mixed.transpose(1, 2).flatten(-2)), carried
-
-    def weights(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Similarities divided by sqrt(D), on the scale of logits, and the weights of the
-        values."""
-        scale = q.shape[-1] ** -0.5
-        similar, plain = (
-            (a * scale) @ b.transpose(-1, -2) for a, b in ((q, k), (inputs.q_BHTD, inputs.k_BHSD))
-        )
-        total = plain.masked_fill(~inputs.mask_TS, 0).sum(-1, keepdim=True)
-        return similar, similar.masked_fill(~inputs.mask_TS, 0) / total
 
 
 def phi(x: Tensor) -> Tensor:

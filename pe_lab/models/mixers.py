@@ -196,7 +196,7 @@ class KimiDelta(DeltaRule):
     """The mixer of Kimi Delta Attention (KDA): ``DeltaRule`` with a decay for each channel of the
     keys, bounded from below,
 
-        A_t = diag(exp(-5 sigmoid(exp(a) (W_2 W_1 x_t + b))))      W_1 (D, E), a of each head
+        A_t = diag(exp(-5 sigmoid(exp(a) (W_2 W_1 x_t + b))))      W_1 (W, E), a of each head
         y_t = W_o (RMSNorm(o_t) * sigmoid(W_g x_t))                all heads joined in W_o
 
     Source: Kimi Linear (2510.26692), with D 128 and expansion 1; the bound of -5 and the output

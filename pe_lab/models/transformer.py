@@ -63,9 +63,14 @@ class TransformerConfig(TransformerSizes):
                 f"n_layers to {len(self.pattern)} or more"
             )
         for number in range(self.n_layers):
-            if self.mixer(number) == "mamba2":
-                heads = self._layer(number).n_heads or self.n_heads
-                state_space_heads(self.d_model, heads, self.mixers)
+            mixer, layer = self.mixer(number), self._layer(number)
+            if mixer == "mamba2":
+                state_space_heads(self.d_model, layer.n_heads or self.n_heads, self.mixers)
+            if mixer != "attention" and (layer.window is not None or not layer.encoded):
+                raise ValueError(
+                    f"layers.{number} has the mixer {mixer}, on which window and encoded have no "
+                    "effect: give them to a layer of attention"
+                )
 
     def mixer(self, number: int) -> str:
         """The name of a layer's mixer."""
@@ -74,6 +79,15 @@ class TransformerConfig(TransformerSizes):
 
     def attention_layers(self) -> list[int]:
         return [number for number in range(self.n_layers) if self.mixer(number) == "attention"]
+
+    def weights(self) -> int:
+        keys, without = self.mixers, self.n_layers - len(self.attention_layers())
+        width = self.n_heads * (keys.head_width or self.d_model // self.n_heads)
+        # The maps of a delta rule and its states, and the B and C of mamba2.
+        return super().weights() + without * (
+            (keys.expansion or 2) * width * (5 * self.d_model + width // self.n_heads)
+            + 2 * self.d_model * keys.state_width
+        )
 
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         inside = encoding.hooks() - {"embed"}
