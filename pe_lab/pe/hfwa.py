@@ -33,8 +33,8 @@ class HFWA(RoPE):
         super().__init__(dims, base, pairing, logn, logn_clip)
         if dims.n_layers == 1:
             raise ValueError(
-                "n_layers=1 leaves no layer for a window below the last one: set model.n_layers "
-                "to 2 or more"
+                "one layer of attention leaves none for a window below the last one: set "
+                "model.n_layers, or model.pattern, for 2 or more"
             )
         self.last = dims.layer == dims.n_layers - 1
         if self.last:

@@ -51,9 +51,8 @@ def build_encodings(
     encoded = [layer for layer, of_layer in enumerate(hooks) if of_layer and layer not in without]
     if without and (not encoded or "embed" in hooks[0]):
         raise UsageError(
-            f"model.layers.{min(without)}.encoded=false has no effect on an encoding of the "
-            "input, and leaves none in the model where all layers have it: leave it out, or give "
-            "pe=none"
+            "model.layers.<i>.encoded=false has no effect on an encoding of the input, and leaves "
+            "none in the model where all layers have it: leave it out, or give pe=none"
         )
     if not encoded:
         return [NoPE(size) for size in sizes]
