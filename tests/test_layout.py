@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -47,11 +48,16 @@ def test_no_file_is_long() -> None:
     assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
 
 
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    """The syntax tree of a file, flat."""
+    return list(ast.walk(ast.parse((ROOT / name).read_text())))
+
+
 def count_statements(folder: str) -> int:
     """The statements of a file, or of all Python files below a folder."""
     names = [name for name in files(folder) if name.endswith(".py")]
-    trees = [ast.parse((ROOT / name).read_text()) for name in names]
-    return sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree))
+    return sum(isinstance(node, ast.stmt) for name in names for node in nodes(name))
 
 
 def test_each_room_keeps_its_budget() -> None:
@@ -65,7 +71,7 @@ def test_each_room_keeps_its_budget() -> None:
 def test_no_function_is_long() -> None:
     found = {}
     for name in files("pe_lab/*.py", "tasks/*.py", "docs/*.py", "benchmarks/*.py"):
-        for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        for node in nodes(name):
             if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
                 first = node.body[0]
                 text = first if ast.get_docstring(node) is not None else None

@@ -43,8 +43,23 @@ for source in SOURCES.values():
         source["k_max"] = MAX_LEN - TRAIN_LEN - 1
 
 
-@pytest.mark.parametrize("check", encoding_checks({}))
-@every_variant
+# Differences take half of the time of all checks: of variants they are among the extended tests.
+LONGEST = "gradient by differences"
+
+
+@pytest.mark.parametrize(
+    ("section", "check"),
+    [
+        pytest.param(
+            section,
+            check,
+            marks=[pytest.mark.extended] if check == LONGEST and name not in SECTIONS else [],
+            id=f"{name}-{check}",
+        )
+        for name, section in VARIANTS.items()
+        for check in encoding_checks({})
+    ],
+)
 def test_what_pe_lab_check_holds(section: Section, check: str) -> None:
     checks = encoding_checks(section)
     checks["no look at the future"] = partial(no_look_ahead, partial(model, section), tolerance=0)
