@@ -89,20 +89,6 @@ def test_one_workspace_per_task_readable_by_the_library(here: Here, runs: Path) 
     assert [group.name for group in counting.runset_settings.groupby] == ["JobType"]
 
 
-def test_filters_and_names_are_kept(here: Here, runs: Path, tmp_path: Path) -> None:
-    words = ["task=flipflop", "pe=rope,none", "model.d_model=16", "train.lr=3e-3", "seed=0"]
-    view = ["name=my view / 1", "entity=team", "project=other"]
-    assert here("dashboard", *words, *view).status == 0
-    made = read(runs / "dashboard" / "my-view-1.json")
-    assert (made.name, made.entity, made.project) == ("my view / 1", "team", "other")
-    assert made.runset_settings.filters == (
-        "Config(\"names.task\") == 'flipflop' and Config(\"names.pe\") in ['rope', 'none'] and "
-        'Config("model.d_model") == 16 and Config("train.lr") == 0.003 and Config("seed") == 0'
-    )
-    assert here("dashboard", "task=flipflop", "to=deep/er/mine.json").status == 0
-    assert read(tmp_path / "deep" / "er" / "mine.json").name == "flipflop"
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -1,7 +1,6 @@
 """The files by which others install, cite and report: versions agree, and GitHub can read them."""
 
 import re
-import tomllib
 
 import yaml
 from program import ROOT
@@ -20,9 +19,3 @@ def test_the_citation_and_the_changelog_are_of_this_version() -> None:
     versions = re.findall(r"^## \[(\d.*)\] - (\d{4}-\d\d-\d\d)$", text("CHANGELOG.md"), re.M)
     assert versions[0] == (pe_lab.__version__, str(citation["date-released"]))
     assert citation["version"] == pe_lab.__version__
-
-
-def test_the_package_links_where_it_lives() -> None:
-    project = tomllib.loads(text("pyproject.toml"))["project"]
-    assert {"Repository", "Issues", "Changelog"} <= project["urls"].keys()
-    assert all(url.startswith("https://") for url in project["urls"].values())
