@@ -25,7 +25,7 @@ FILES = {
     "mine/bad_syntax.py": "class PE(\n",
     "config.json": '{"model_type": "${oc.env:HOME}"}',
     "theirs.jsonl": '{"pe_lab_data": "${oc.env:HOME}", "vocab": [], "in_order": false}\n{}\n',
-    "claims.yaml": "{suite: v2, claims: {}, other: '${oc.env:HOME}'}",
+    "claims.yaml": "{suite: v2, claims: '${oc.env:HOME}'}",
 }
 # The words, and what the sentence holds.
 BAD = {
