@@ -39,10 +39,10 @@ class MixerKeys:
 
     ``head_width`` is D; null: d_model / n_heads. W is ``expansion`` D; null: 2, in ``kda`` 1, in
     ``mamba2`` all heads together are ``expansion`` d_model wide. ``state_width`` is D of
-    ``mamba2``. ``short_conv`` is the kernel size of a mixer's own convolution, which ends in SiLU
-    and has no residual; null leaves SiLU alone. ``negative_eigenvalues`` doubles beta of the delta
-    rule, so that a state can change sign, as tracking the state of parity needs (Grazzi 2024,
-    2411.12537).
+    ``mamba2``. ``short_conv`` is the kernel size of a mixer's own convolution, which has no
+    residual and, except in ``conv``, ends in SiLU; null is a kernel of 1 in ``conv`` and SiLU alone
+    in the others. ``negative_eigenvalues`` doubles beta of the delta rule, so that a state can
+    change sign, as tracking the state of parity needs (Grazzi 2024, 2411.12537).
     """
 
     head_width: PositiveInt | None = None
