@@ -13,7 +13,7 @@ from pe_lab.cli.results import show
 from pe_lab.core.errors import UsageError
 from pe_lab.core.options import call
 from pe_lab.results.groups import named
-from pe_lab.results.query import filter_where
+from pe_lab.results.query import filter_key, filter_where
 from pe_lab.results.table import read_runs
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -112,6 +112,14 @@ def names(task: str = "flipflop") -> set[tuple[str, str]]:
     runs = read_runs()
     found = named(runs).labels
     return {(pe, found[s]) for pe, s in runs.filter(task=task).select("pe", "setting").rows()}
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[kda,attention]", '["kda", "attention"]', "[x],[kda, attention]"]
+)
+def test_a_list_is_found_as_it_was_given(pattern: str) -> None:
+    frame = pl.DataFrame({"model.pattern": ['["kda", "attention"]', '["kda"]', None]})
+    assert filter_key(frame, "pattern", pattern).rows() == frame.rows()[:1]
 
 
 def test_a_row_names_only_what_departs_from_preset_and_defaults() -> None:

@@ -78,7 +78,12 @@ def filter_key(frame: pl.DataFrame, key: str, values: str) -> pl.DataFrame:
     if frame.schema[name] == pl.List:
         return frame.filter(pl.any_horizontal(column.list.contains(word) for word in words))
     numbers = [float(word) for word in words if re.fullmatch(r"-?\d*\.?\d+(e-?\d+)?", word)]
-    equal = column.cast(pl.String).is_in(words)
+    # A list matches as it is written on a command line, too: [kda, attention].
+    equal = (
+        column.cast(pl.String)
+        .str.replace_all('[" ]', "")
+        .is_in([re.sub('[" ]', "", word) for word in words])
+    )
     equal |= column.cast(pl.Float64, strict=False).is_in(numbers)
     return frame.filter(equal.fill_null("null" in words))
 
