@@ -129,7 +129,7 @@ def test_sharing_is_one_set_of_parameters(section: Section) -> None:
         ("yarn", {"slow": 32}, {}, "slow=32"),
         ("longrope", {"long": [2, 3]}, {}, "4 pairs"),
         ("self_extend", {"window": 12}, {}, "window=12"),
-        ("hfwa", {}, {"n_layers": 1}, "n_layers=1"),
+        ("hfwa", {}, {"n_layers": 1}, "one layer of attention"),
         ("t5", {"max_distance": 16}, {}, "max_distance=16"),
         ("cope", {"every": 4}, {}, "none of 3 layers"),
     ],
