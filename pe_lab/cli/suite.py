@@ -19,7 +19,7 @@ command trains what is missing. docs/suite.md has the protocol.
 from pathlib import Path
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.console import busy, console
+from pe_lab.core.console import console
 from pe_lab.core.errors import UsageError, check_known, did_you_mean
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import print_tables
@@ -69,8 +69,6 @@ def show(
     passed = {"tracker": "none"} | of_runs
     words = [f"{key}={value}" for key, value in {**passed, "runs_dir": runs_dir}.items()]
     trainer = Trainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
-    with busy("timing steps"):
-        trainer.time_entries(steps)
     table = known.cost_table(steps)
     missing = table.frame["missing"][-1]
     if missing and not dry:
