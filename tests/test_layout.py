@@ -16,9 +16,9 @@ from program import ROOT
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 558, "cli": 1222, "config": 348, "core": 713, "evaluate": 327, "experiment": 659,
+    "check": 558, "cli": 1221, "config": 348, "core": 713, "evaluate": 327, "experiment": 659,
     "explain": 995, "hf": 303, "kernels": 370, "models": 1584, "nn.py": 139, "pe": 2348,
-    "report": 457, "results": 1058, "store": 285, "suite": 1009, "sweeps": 473, "train": 597,
+    "report": 457, "results": 1055, "store": 285, "suite": 1008, "sweeps": 473, "train": 597,
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
 pays with something that goes."""
