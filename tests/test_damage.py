@@ -86,15 +86,36 @@ def test_an_unfinished_run_is_resumed_from_what_is_whole_or_not_at_all(
     assert succeeded(here("results")).out
 
 
-def test_a_rate_that_is_no_number_stays_out_of_the_table(here: Here, run: Path) -> None:
-    (run / "summary.json").unlink()
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(re.sub(r"lr: 0\.", "lr: 0*", config))
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_rate_that_is_no_number_is_named_and_stays_out_of_the_table(
+    here: Here, run: Path, finished: bool
+) -> None:
+    if finished:
+        edit_summary(run, lambda summary: summary["config"]["train"].update(lr="fast"))
+        other = next(run.parent.parent.glob("none/seed0-*"))
+        edit_summary(other, lambda summary: summary["metrics"].update({"in_domain/error_seq": 1.5}))
+        assert "in_domain/error_seq is 1.5, not a share" in here("compare").out
+        edit_summary(other, lambda summary: summary["metrics"].update({"in_domain/error_seq": 1.0}))
+    else:
+        (run / "summary.json").unlink()
+        config = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(re.sub("lr: .*", "lr: fast", config))
     ended = succeeded(here("results"))
-    assert "train.lr is '0*003', not a number" in ended.out + ended.err
+    assert "train.lr is 'fast', not a number" in ended.out + ended.err
     runs = read_runs("runs")
     assert {*runs["state"]} == {"broken", "finished"}
     assert runs.schema["train.lr"].is_numeric(), "leaderboard computes with it"
+
+
+@pytest.mark.parametrize("key", ["names", "seed", "by", "null_keys", "contents"])
+def test_a_result_with_a_key_of_another_type_ends_no_command(
+    here: Here, run: Path, key: str
+) -> None:
+    edit_summary(run, lambda summary: summary.update({key: [1]}))
+    for words in ("results", "report", "compare", "eval run=flipflop lengths=16"):
+        ended = here(*words.split())
+        assert ended.status == int(words.startswith("eval")), "only eval was asked for this run"
+        assert "report" in words or f"summary.json has a wrong {key}" in ended.out + ended.err
 
 
 @pytest.mark.parametrize("missing", ["plain", "oracle"])
@@ -105,6 +126,12 @@ def test_a_diagnosis_without_a_row_is_named(here: Here, run: Path, missing: str)
     (run / "why.jsonl").write_text(seal_lines([row]))
     succeeded(here("report", "to=page"))
     assert f"no row {missing}" in next(Path("page").glob("*.html")).read_text()
+
+
+def test_a_configuration_of_another_form_is_named(here: Here, run: Path) -> None:
+    edit_summary(run, lambda summary: summary["config"].update(model=[1]))
+    for words in (["eval", "run=rope", "lengths=16"], ["why", "run=rope"]):
+        assert_refused(here(*words), "summary.json has a wrong config", status=1)
 
 
 def test_a_damaged_origin_is_named(run: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,9 +48,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    ["results", "suite quick dry=true"],
+    ["results", "runs", "compare", "leaderboard", "report", "suite quick dry=true"],
 )
-def test_ctrl_c_ends_a_command_amid_its_work(finished: Path, words: str) -> None:
+def test_ctrl_c_ends_each_command_amid_its_work(finished: Path, words: str) -> None:
     """The signal comes when it first reads a file after the import of polars, whose handler was
     once the end of ours."""
     program = finished / "pe-lab"

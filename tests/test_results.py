@@ -204,7 +204,7 @@ def test_rates_and_medians(here: Here) -> None:
 
 
 @pytest.mark.parametrize("word", ["by=pee", "splits=sparze", "metric=eror", "sort=sparce",
-    "format=cvs", "threshold=5", "to=x.csv"])  # fmt: skip
+    "format=cvs", "threshold=5", "threshold=0.1 metric=loss", "to=x.csv"])  # fmt: skip
 def test_a_wrong_word_is_one_sentence(here: Here, word: str) -> None:
     made()
     assert_refused(here("results", *word.split()))
@@ -227,6 +227,15 @@ def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
     assert groups.filter(pl.col("not_finite") > 0)["mean"].to_list() == [None]
     out = here("results", "metric=mine", "by=pe,length").out
     assert_has(out, "not finite", "n/a")
+
+
+def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
+    made("a")
+    made("b")
+    assert here("results", "pe=a", "to=a.parquet").out == "a.parquet: 1 run\n"
+    assert set(table(here, "file=a.parquet")) == {"a"}
+    assert_refused(here("results", "to=a.parquet"), "give a new FILE.parquet")
+    assert "rope" in table(here, "file=findings", "task=needle")
 
 
 def test_nothing_to_show(here: Here) -> None:

@@ -1,16 +1,21 @@
-"""A step without kernels."""
+"""The whole step: how much code it passes, and without kernels."""
 
 import sys
+from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
 import torch
+from program import ROOT
 from torch import Tensor
 from trainers import planned
 
 from pe_lab.train.batches import TrainData
 from pe_lab.train.plan import Plan
-from pe_lab.train.trainer import sum_loss
+from pe_lab.train.trainer import Trainer, sum_loss
+
+OURS = {ROOT / "pe_lab", ROOT / "tasks"}
 
 
 def loss_and_gradients(made: Plan) -> dict[str, Tensor]:
@@ -28,6 +33,25 @@ def loss_and_gradients(made: Plan) -> dict[str, Tensor]:
     loss.backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {"loss": loss.detach(), **found}
+
+
+def test_a_training_batch_passes_few_files() -> None:
+    """So few that a reader can follow it. The first step also draws batches and checks kernels."""
+    trainer = Trainer(planned("pe=cope"), torch.device("cpu"), None, {}, lambda: None)  # type: ignore[arg-type]
+    trainer.train_step()
+    files = set()
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        files.add(Path(frame.f_code.co_filename))
+
+    sys.setprofile(profile)
+    try:
+        trainer.train_step()
+    finally:
+        sys.setprofile(None)
+    ours = {f"{file.parent.name}/{file.name}" for file in files if OURS & set(file.parents)}
+    assert {"train/trainer.py", "models/transformer.py", "pe/cope.py"} <= ours
+    assert len(ours) <= 14, sorted(ours)
 
 
 def test_without_kernels_the_plain_model_runs(

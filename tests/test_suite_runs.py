@@ -146,6 +146,24 @@ def test_costs_are_of_the_entry_else_relative_to_rope() -> None:
     assert known.seconds("needle", "rope+conv") == pytest.approx(1.35 * pilot)
 
 
+def test_the_cost_of_an_entry_of_ones_own_is_timed(here: Here, tmp_path: Path) -> None:
+    line = tiny_suite(tmp_path, seconds=3600.0)
+    (tmp_path / "mine" / "pe").mkdir()
+    (tmp_path / "mine/pe/slow.yaml").write_text("_target_: slow.Slow\n")
+    (tmp_path / "mine/slow.py").write_text("""
+import time
+from pe_lab.pe.base import PositionalEncoding
+class Slow(PositionalEncoding):
+    def bias(self, *positions):
+        time.sleep(0.05)
+        return None
+""")
+    shown = [succeeded(here(*line, "dry=true", f"pe={pe}")).out for pe in ("none", "slow")]
+    none, slow = (float(text.split()[-1]) for text in shown)
+    assert none == pytest.approx(6.0), "as rope"
+    assert slow > 3 * none
+
+
 def test_the_rates_of_v2_are_those_of_its_score() -> None:
     """The suite goes on at the rates that the leaderboard counts."""
     suite = load_suite("v2")

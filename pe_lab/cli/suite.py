@@ -19,7 +19,7 @@ command trains what is missing. docs/suite.md has the protocol.
 from pathlib import Path
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.console import console
+from pe_lab.core.console import busy, console
 from pe_lab.core.errors import UsageError, check_known, did_you_mean
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import print_tables
@@ -60,14 +60,17 @@ def show(
 
     folder = line.config_dir
     suite = load_suite(names[0], folder)
+    own = [] if folder is None else [path.stem for path in folder.glob("pe/*.yaml")]
     entries = [suite.split(name)[0] for name in pe or ()]
-    check_known("pe={}", entries, {*suite.entries, *choices("pe", folder)})
+    check_known("pe={}", entries, {*suite.entries, *own, *choices("pe")})
     chosen = (values or () for values in (tasks, pe, columns, phases, part))
     steps = select_steps(suite, *chosen)
     known = Known(suite, read_own(suite, runs_dir, folder), use_shipped=shipped)
     passed = {"tracker": "none"} | of_runs
     words = [f"{key}={value}" for key, value in {**passed, "runs_dir": runs_dir}.items()]
     trainer = Trainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
+    with busy("timing steps"):
+        trainer.time_entries(steps)
     table = known.cost_table(steps)
     missing = table.frame["missing"][-1]
     if missing and not dry:

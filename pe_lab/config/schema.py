@@ -128,7 +128,7 @@ class Config:
     seed_init: Seed | None = None
     runs_dir: Name
     device: Literal["auto", "cpu", "cuda"]
-    threads: PositiveInt
+    threads: PositiveInt | Literal["auto"]
     deterministic: bool
     keep_checkpoint: bool = True
     force: bool
@@ -193,7 +193,7 @@ def _is_number(value: Any) -> bool:
 
 
 def cpus(threads: Any) -> int:
-    """The threads of a job of a sweep; 1 for invalid values, which the check of the key refuses."""
+    """The threads of a job of a sweep; 1 for ``auto`` and for invalid values."""
     return threads if type(threads) is int and threads >= 1 else 1
 
 

@@ -105,9 +105,7 @@ def rebuild_plan(folder: RunFolder, summary: dict[str, Any]) -> Plan:
     """
     # Keys that were null are null again, as some have another value at another length.
     config = replace_keys(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
-    tracker = {"_target_": "pe_lab.core.tracker.NoTracker"}
-    # Earlier versions had threads=auto.
-    config |= {"device": "cpu", "threads": 1, "tracker": tracker}
+    config |= {"device": "cpu", "tracker": {"_target_": "pe_lab.core.tracker.NoTracker"}}
     try:
         planned = plan(check(config, summary.get("names", {})))
     except UsageError as error:

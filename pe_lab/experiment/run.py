@@ -29,6 +29,7 @@ from pe_lab.core.tracker import TrackedRun
 from pe_lab.experiment.environment import (
     prepare_process,
     record_start,
+    set_threads,
     warnings_about,
 )
 from pe_lab.experiment.load_run import load_origin
@@ -155,6 +156,7 @@ def _start(trainer: Trainer, overrides: list[str], place: SweepPlace | None) -> 
     # A sweep says it once, for all of its runs.
     for message in warnings_about(trainer.plan) if place is None else ():
         logger.warning("%s", message)
+    set_threads(trainer, swept=place is not None)
     record_start(trainer, overrides, lineage, place.sweep if place else None)
     trainer.folder.set_status("running", trainer.step, trainer.config.steps)
 

@@ -34,8 +34,8 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     runs with the learning rate preset for their encoding, that rate: one row per pair of settings
     and split. Runs on which a suite chose the learning rate are left out.
 
-    Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels``
-    of both), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
+    Columns: ``task``, ``a``, ``b``, ``setting_a``, ``setting_b``, ``differs`` (the ``labels`` of
+    setting_a), ``split``, ``n``, ``seeds`` (those at which both have an error: none where the split
     was too long for one of the two), ``errors_a`` and ``errors_b`` (in the order of ``seeds``),
     ``threshold``, ``k_a`` and ``k_b`` (how many of these errors are up to it), ``median_a``,
     ``median_b``, ``difference`` (median of a - b), ``lower_a`` and ``lower_b`` (at how many seeds
@@ -44,7 +44,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     2 / 2^n. With one seed there is no p.
 
     Raises:
-        UsageError: the two share no seed in equal settings.
+        UsageError: the two share no seed in equal settings, or several settings match.
 
     >>> paired(read_runs("runs", task="flipflop"), "cope", "rope")
     """
@@ -60,11 +60,10 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     errors = errors.join(_protocols(finished), on="path", maintain_order="left")
     first, other = errors.filter(pe=a), errors.filter(pe=b)
     shared = ["task", "protocol"]
+    for pe, of, others in ((a, first, other), (b, other, first)):
+        _check_one_setting(finished.filter(pe=pe), of.join(others, on=shared, how="semi"))
     tests, names = _tests(first, other, shared), named(finished).labels
-    rows = []
-    for row in tests:
-        labels = dict.fromkeys(names[row[f"setting_{side}"]] for side in "ab")
-        rows.append({**row, "a": a, "b": b, "differs": " against ".join(filter(None, labels))})
+    rows = [{**row, "a": a, "b": b, "differs": names[row["setting_a"]]} for row in tests]
     if not rows:
         raise UsageError(f"a={a} b={b} share no seed in settings that are otherwise equal")
     return pl.DataFrame(rows, SCHEMA).sort("task", "differs", "setting_a", maintain_order=True)
@@ -107,6 +106,20 @@ def _protocols(finished: pl.DataFrame) -> pl.DataFrame:
             protocol["train.lr"] = "preset"
         protocols.append((run["path"], text(protocol)))
     return pl.DataFrame(protocols, ["path", "protocol"], orient="row")
+
+
+def _check_one_setting(runs: pl.DataFrame, shared: pl.DataFrame) -> None:
+    """Refuse an encoding of which several settings share a protocol with the other side."""
+    for settings in shared.group_by("protocol").agg(pl.col("setting").unique())["setting"]:
+        firsts = runs.filter(pl.col("setting").is_in(settings.to_list())).unique("setting")
+        own = [key for key in runs.columns if key.startswith("pe.")]
+        varying = [key for key in own if firsts[key].n_unique() > 1] or ["setting"]
+        if len(firsts) > 1:
+            pe, key = firsts["pe"][0], varying[0]
+            raise UsageError(
+                f"pe={pe} has {len(firsts)} settings here that differ in {', '.join(varying)}: "
+                f"choose one, where='pe!={pe} or {key}={text(firsts[key][0])}'"
+            )
 
 
 def _differences(both: pl.DataFrame) -> pl.DataFrame:

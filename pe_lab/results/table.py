@@ -22,6 +22,7 @@ from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
     OOD,
+    SHARES,
     TABLED,
     metric_name,
     metric_prefix,
@@ -132,7 +133,7 @@ def _row(folder: RunFolder, settings: dict[bytes, dict[str, Any]]) -> dict[str, 
         summary = folder.summary()
         known, recorded = _unfinished(folder) if summary is None else _finished(summary)
         if "config" in recorded:
-            _check_numbers(recorded["config"]["train"])
+            _check_numbers(recorded["config"], recorded.get("metrics", {}))
             config = drop_seed(recorded["config"])
             for group in find_edited(recorded.get("sources") or {}):
                 config[group] = {**config[group], "edited": True}
@@ -150,12 +151,14 @@ def _row(folder: RunFolder, settings: dict[bytes, dict[str, Any]]) -> dict[str, 
     return {**facts, "state": "broken", "message": message}
 
 
-def _check_numbers(train: Mapping[str, Any]) -> None:
-    """ValueError where a flipped bit made words of numbers: config.yaml has no digest before the
-    run is finished, and one run with words makes words of the column of all."""
+def _check_numbers(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+    """ValueError where a record has no number, or no share, where tables compute with one."""
     for key in ("lr", "steps"):
-        if not isinstance(train[key], (int, float)):
-            raise ValueError(f"train.{key} is {train[key]!r}, not a number")
+        if not isinstance(value := config["train"][key], (int, float)):
+            raise ValueError(f"train.{key} is {value!r}, not a number")
+    for name, value in metrics.items():
+        if value is not None and name.rpartition("/")[2] in SHARES and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}, not a share")
 
 
 def _finished(summary: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 from filelock import FileLock, Timeout
+from pydantic import ConfigDict, ValidationError, create_model
 
 from pe_lab.core.errors import DamagedError, HeldError, PeLabError, reason, writing
 from pe_lab.core.files import replace_file
@@ -39,6 +40,29 @@ NO_FIT = "it does not fit its digest: it was damaged or edited after it was writ
 State = Literal["running", "interrupted", "failed", "finished"]
 DIGESTED = ("config.yaml", "overrides.yaml", "environment.json", "metrics.jsonl")
 """Files that stay as they are once a run is finished: its summary holds their digests."""
+_CONFIG = create_model(  # type: ignore[call-overload]
+    "Config",
+    __config__=ConfigDict(strict=True),
+    **dict.fromkeys(("task", "pe", "positions", "model", "train"), (dict[str, Any], ...)),
+)
+_SUMMARY = create_model(  # type: ignore[call-overload]
+    "Summary",
+    __config__=ConfigDict(strict=True),
+    **dict.fromkeys(("task", "pe", "run_id"), (str, ...)),
+    **dict.fromkeys(("seed", "steps"), (int, ...)),
+    names=(dict[str, str | None], ...),
+    splits=(dict[str, str | None], ...),
+    metrics=(dict[str, float | None], ...),
+    config=(_CONFIG, ...),
+    # Early versions wrote none of these.
+    **{key: (dict[str, str], {}) for key in ("digests", "contents")},
+    sources=(dict[str, dict[str, str]], {}),
+    by=(dict[str, dict[str, dict[str, dict[str, float | None]]]], {}),
+    **{key: (list[str], []) for key in ("null_keys", "overrides")},
+    lineage=(list[dict[str, str]], []),
+    too_long=(dict[str, Any], {}),
+)
+"""Keys of a result that commands read, and their types."""
 _NAME = re.compile(r"seed\d+-[0-9a-f]{8}")
 
 
@@ -211,6 +235,11 @@ class RunFolder:
             raise DamagedError(
                 f"{self.path}/summary.json belongs to the run {summary.get('identity')}: {REMEDY}"
             )
+        try:
+            _SUMMARY.model_validate(summary)
+        except ValidationError as error:
+            key = error.errors()[0]["loc"][0]
+            raise DamagedError(f"{self.path}/summary.json has a wrong {key}: {REMEDY}") from None
         return summary
 
     def digests(self) -> dict[str, str]:

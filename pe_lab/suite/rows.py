@@ -18,7 +18,8 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.files import write_output
+from pe_lab.core.errors import writing
+from pe_lab.core.files import replace_file
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.groups import same
 from pe_lab.results.table import damage_named, flat, read_runs, text
@@ -89,7 +90,8 @@ def write_parquet(rows: pl.DataFrame, path: Path) -> None:
     """Write rows as parquet, the same rows always as the same bytes."""
     content = BytesIO()
     rows.write_parquet(content, compression="zstd", statistics=False)
-    write_output(path, content.getvalue())
+    with writing(path, "another to="):
+        replace_file(path, content.getvalue())
 
 
 def read_own(suite: Suite, runs_dir: Path, folder: Path | None = None) -> pl.DataFrame:
@@ -165,7 +167,7 @@ class _Departures:
     def __init__(self, suite: Suite, pe: str, runs: pl.DataFrame, folder: Path | None) -> None:
         self.suite, self.pe, self.folder = suite, pe, folder
         keys = [key for key in runs.columns if key.startswith(("pe.", "model."))]
-        known = choices("pe", folder)
+        known = choices("pe").keys() | {one.stem for one in (folder or Path()).glob("pe/*.yaml")}
         self.keys = [
             key
             for key in keys

@@ -18,6 +18,7 @@ from pe_lab.config.compose import CommandLine, Composer, check_composed, composi
 from pe_lab.core.console import busy, console
 from pe_lab.core.errors import PeLabError, UsageError, check_known, counted
 from pe_lab.core.metrics import IN_DOMAIN
+from pe_lab.experiment.environment import prepare_process
 from pe_lab.experiment.run import find_folder
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest
@@ -27,6 +28,7 @@ from pe_lab.suite.suite import LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
 from pe_lab.sweeps.jobs import Job, Outcome
 from pe_lab.sweeps.sweep import Sweep
 from pe_lab.train.plan import Plan, plan
+from pe_lab.train.trainer import seconds_a_step
 
 ENDED = ("finished", "finished before")
 
@@ -114,11 +116,15 @@ class Known:
     Args:
         own: the rows of ``runs_dir``; failed runs among them are trained again.
         use_shipped: whether shipped results count as done.
+
+    Attributes:
+        relative: (task, entry) -> the time of a step relative to rope's, of entries of the user.
     """
 
     def __init__(self, suite: Suite, own: pl.DataFrame, *, use_shipped: bool = True) -> None:
         self.suite, self.shipped = suite, read_shipped(suite)
         self.use_shipped, self.begun = use_shipped, set[Run]()
+        self.relative = dict[tuple[str, str], float]()
         self.update(own.filter(pl.col("state") == "finished"))
 
     def update(self, own: pl.DataFrame) -> None:
@@ -179,12 +185,13 @@ class Known:
 
     def seconds(self, task: str, entry: str) -> float:
         """Return what a run takes: by runs of the entry on the task, else by those of rope or the
-        suite's pilot, with the relative cost of the column."""
+        suite's pilot, with the relative cost of the entry and of the column."""
         steps, of_task = self.suite.steps(task, entry), self.suite.tasks[task]
         # Of rope the faster one counts: runs that ship shared their machine.
         pilot = (of_task.seconds or 0.0) / of_task.steps
         rope = min(self._seconds.get((task, BASELINE), pilot), pilot or math.inf)
-        times = self.suite.columns[self.suite.split(entry)[1]].cost
+        base, column = self.suite.split(entry)
+        times = self.suite.columns[column].cost * self.relative.get((task, base), 1.0)
         return steps * self._seconds.get((task, entry), times * rope)
 
     def cost_table(self, steps: Sequence[Step]) -> Table:
@@ -238,6 +245,19 @@ class Trainer:
     failed: list[str] = field(default_factory=list)
     _plans: dict[tuple[str, str], Plan | None] = field(default_factory=dict, init=False)
     _sweep: Sweep | None = field(default=None, init=False)
+
+    def time_entries(self, steps: Sequence[Step]) -> None:
+        """Time some training steps of each missing entry that is not the suite's, and of rope."""
+        pairs = dict.fromkeys(
+            (s.task, e) for s in steps for e in s.entries if self.known.missing(s, e)
+        )
+        own = dict.fromkeys((task, self.suite.split(entry)[0]) for task, entry in pairs)
+        with composing(self.line.config_dir) as composer:
+            for task, entry in own.keys() - product(self.suite.tasks, self.suite.entries):
+                plans = [self._plan(task, one, composer) for one in (entry, BASELINE)]
+                seconds = [seconds_a_step(one, prepare_process(one.config)) for one in plans if one]
+                if len(seconds) == 2:
+                    self.known.relative[task, entry] = seconds[0] / seconds[1]
 
     def compose(self, steps: Sequence[Step]) -> None:
         """Compose each pair of task and entry that lacks a run, and the launcher.

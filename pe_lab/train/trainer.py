@@ -6,6 +6,8 @@ Shape letters: B batch, T tokens.
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,20 @@ def sum_loss(model: Model, batch: Batch, loss_mask: Bools, pos: Tensor) -> Tenso
     tokens = torch.from_numpy(batch.tokens).to(device)
     hidden = model(tokens, pos, scored=torch.from_numpy(np.flatnonzero(loss_mask)).to(device))
     return F.cross_entropy(widened(model.unembed(hidden)), targets, reduction="sum")
+
+
+TIMED = 5
+"""Steps that are timed to tell what a run will take."""
+
+
+def seconds_a_step(plan: Plan, device: torch.device) -> float:
+    """Return the median time of a training step, by a few of them after the first."""
+    trainer, times = Trainer(plan, device, RunFolder(Path("timed")), {}, lambda: None), []
+    for _ in range(1 + TIMED):
+        began = time.perf_counter()
+        trainer.train_step()
+        times.append(time.perf_counter() - began)
+    return median(times[1:])
 
 
 class Trainer:

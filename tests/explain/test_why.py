@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from program import assert_has, assert_refused, csv_rows, ran, succeeded, tiny
+from program import assert_has, assert_refused, csv_rows, ran, start, succeeded, tiny
 
 import pe_lab
 from pe_lab.experiment.load_run import load
@@ -235,23 +236,29 @@ def test_force_keeps_the_other_splits_and_replaces_a_damaged_record(folder, run_
     assert [one.split for one in read_diagnoses(RunFolder(path))] == ["long_x4"]
 
 
-def test_ended_between_two_runs_it_goes_on_to_the_same_numbers(folder, run_cli, monkeypatch):
+def test_killed_between_two_runs_it_goes_on_to_the_same_numbers(
+    folder, run_cli, tmp_path, monkeypatch
+):
     words = ["why", "run=alibi", "split=long_x4", "format=csv"]
-    whole = succeeded(run_cli(*words, "force=true")).out
+    whole = succeeded(run_cli(*words)).out
+    ignored = shutil.ignore_patterns(NAME, "*.lock")
+    shutil.copytree(folder / "runs", tmp_path / "runs", ignore=ignored)
+    process = start(*words, "force=true", cwd=tmp_path)
+    process.wait_for(lambda: list(tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")))
+    process.send(signal.SIGKILL)
+    assert process.status == -signal.SIGKILL
+    (recorded,) = tmp_path.glob(f"runs/flipflop/alibi/*/{NAME}")
     measured, measure = [], measuring.diagnose
 
     def diagnose(run, split):
         measured.append(run.path.name)
-        if len(measured) == 2:
-            raise KeyboardInterrupt
         return measure(run, split)
 
-    for path in folder.glob(f"runs/flipflop/alibi/*/{NAME}"):
-        path.unlink()
     monkeypatch.setattr(measuring, "diagnose", diagnose)
-    assert run_cli(*words).status == 130
+    monkeypatch.chdir(tmp_path)
     assert succeeded(run_cli(*words)).out == whole
-    assert measured[1:] == measured[1:2] * 2, "the first was recorded at once"
+    paths = tmp_path.glob("runs/flipflop/alibi/seed*")
+    assert measured == [path.name for path in paths if path != recorded.parent]
 
 
 @pytest.mark.parametrize("words", ["why run=alibi", "eval run=alibi sequences=3000"])

@@ -16,6 +16,14 @@ from pe_lab.tasks.sort import Sort
 from pe_lab.tasks.termination import Termination
 
 
+@pytest.mark.parametrize("cls", [Copy, Reverse])
+def test_lengths_and_letters_are_uniform(assert_share, cls):
+    task = cls(splits={}, min_letters=3, max_letters=6, n_symbols=5)
+    batch = task.sample(generator(1), 20_000)
+    assert_share([(batch.lengths == 2 * n).sum() for n in range(3, 7)], 20_000, 1 / 4)
+    assert_share([np.bincount(batch.tokens[:, place]) for place in range(3)], 20_000, 1 / 5)
+
+
 @given(
     n_copy=st.integers(1, 20),
     n_blank=st.integers(0, 20),
@@ -34,6 +42,17 @@ def test_selective_copy(sentences, n_copy, n_blank, n_symbols, seed):
         assert copy == answers == [word for word in text if word != "_"]
         assert scored == list(range(n_copy + n_blank, 2 * n_copy + n_blank))
         assert set(answers) <= set(task.vocab[:n_symbols])
+
+
+def test_letters_and_places_are_uniform(assert_share):
+    task = SelectiveCopy(splits={}, n_copy=4, n_blank=2, n_symbols=16)
+    tokens = task.sample(generator(1), 20_000).tokens
+    is_letter = tokens[:, :6] < 16
+    assert_share([is_letter[:, place].sum() for place in range(6)], 20_000, 4 / 6)
+    patterns = np.unique(is_letter, axis=0, return_counts=True)[1]
+    assert len(patterns) == 15
+    assert_share(patterns, 20_000, 1 / 15)
+    assert_share(np.bincount(tokens[:, :6][is_letter]), 80_000, 1 / 16)
 
 
 def parts(task, words, scored):

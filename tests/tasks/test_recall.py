@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +85,29 @@ def test_rule(n_pairs, spare, more, power, filling, back, seed):
         assert scored.any()
         for place, distance in enumerate(batch.tags["distance"][row]):
             assert distance == distances.get(place, 0)
+
+
+def test_gaps_follow_the_power_law(assert_share):
+    """A single key: its place has probability i^(power - 1) / sum."""
+    for power in (0.01, 0.5, 1.0):
+        task = recall(n_pairs=1, length=12, n_keys=3, n_values=2, power=power)
+        asked = task.sample(generator(1), 20_000).scored.argmax(axis=1)
+        weights = np.arange(1, 6) ** (power - 1.0)
+        for place, weight in enumerate(weights / weights.sum()):
+            assert_share((asked == 2 + 2 * place).sum(), 20_000, weight)
+
+
+def test_keys_and_values_are_uniform(assert_share):
+    for back in (None, 2):
+        batch = recall(n_pairs=3, length=16, n_keys=5, n_values=4, reassigned=back).sample(
+            generator(2), 10_000
+        )
+        for place in range(0, 6, 2):
+            assert_share(np.bincount(batch.tokens[:, place], minlength=5)[:5], 10_000, 1 / 5)
+            assert_share(np.bincount(batch.tokens[:, place + 1] - 5, minlength=4), 10_000, 1 / 4)
+    # Which of the keys is assigned again, after one pair of each.
+    which = (batch.tokens[:, :6:2, None] == batch.tokens[:, None, 6::2]).argmax(axis=1)
+    assert_share(np.bincount(which.ravel(), minlength=3), which.size, 1 / 3)
 
 
 def answer_of(words):
