@@ -123,8 +123,13 @@ def of_fla(file: str, name: str) -> Any:
     spec = find_spec("fla")
     if spec is None or spec.origin is None:
         pytest.skip("fla-core is not installed")
-    text = (Path(spec.origin).parent / file).read_text("utf-8").replace("torch.float)", "q.dtype)")
-    text = text.replace(".float()", "").replace("torch.float32", "torch.float64")
+    text = (
+        (Path(spec.origin).parent / file)
+        .read_text("utf-8")
+        .replace("torch.float)", "q.dtype)")
+        .replace(".float()", "")
+        .replace("torch.float32", "torch.float64")
+    )
     (function,) = [n for n in ast.parse(text).body if getattr(n, "name", "") == name]
     names: dict[str, Any] = {"torch": torch, "F": nn.functional}
     exec(compile(ast.Module([function], []), file, "exec"), names)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from docs import facts
 from pe_lab import nn
-from pe_lab.check.base import model_config
+from pe_lab.check.base import in_pieces, model_config
 from pe_lab.core.errors import UsageError
 from pe_lab.models import mixers
 from pe_lab.models.config import Vocabulary
@@ -33,8 +33,9 @@ def built(kind: str, pe: str = "none", **changes: Any) -> Transformer:
     """With all parameters moved: decays between 0.2 and 0.9, and convolutions that matter."""
     cfg = model_config(facts.section(kind, "model"), **{**SIZES[kind], **changes})
     torch.manual_seed(0)
-    without = cfg.layers_without_encoding()
-    encodings = build_encodings(facts.section(pe), cfg.dims(WORDS, 9, 64), without)
+    encodings = build_encodings(
+        facts.section(pe), cfg.dims(WORDS, 9, 64), cfg.layers_without_encoding()
+    )
     model = cfg.build(Vocabulary(WORDS), encodings)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -197,8 +198,7 @@ def test_equals_the_formula_in_value_and_gradient(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(mixers, "CHUNK", chunk)
     model, seen = built(kind, **changes), tokens(length)
-    doubled = changes.get("mixers", changes).get("negative_eigenvalues")
-    most_beta = 2 if doubled else 1
+    most_beta = 2 if changes.get("mixers", changes).get("negative_eigenvalues") else 1
     outs = [model(seen, torch.arange(length)[None]), naive(model, seen, most_beta)]
     torch.testing.assert_close(*outs, rtol=1e-10, atol=1e-10)
     trunk = [p for name, p in model.named_parameters() if name != "head.weight"]
@@ -220,6 +220,14 @@ def test_a_cache_continues_from_any_place_and_does_not_grow(
         sizes.add((cache.layers[0].state.shape, cache.layers[0].recent.shape))
     torch.testing.assert_close(torch.cat(parts, 1), model(seen, pos), rtol=1e-10, atol=1e-10)
     assert len(sizes) == 1
+
+
+def test_the_strongest_decays_of_kda_are_exact_in_float32() -> None:
+    """Factors of exp(5) a token leave float32 after 17 tokens."""
+    q, k, v, beta = torch.rand(4, 1, 2, 80, 4)
+    given = q, k, v, torch.full_like(q, mixers.LOWER_BOUND), beta[..., 0]
+    exact = mixers.scan(*(part.double() for part in given))
+    torch.testing.assert_close(mixers.scan(*given).double(), exact, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gated_deltanet", "mamba2"])
@@ -253,16 +261,10 @@ def test_a_hybrid_is_causal_and_decodes_with_keys_and_states_side_by_side(
         (encoding,) = build_encodings(facts.section(pe), cfg.dims(WORDS, 9, 64))
         assert "does not have" in str(cfg.refuses(encoding))
         return
-    model, seen, pos = (
-        built("transformer", pe, **{**SIZES["transformer"], **hybrid}),
-        tokens(21),
-        torch.arange(21)[None],
-    )
-    whole, cache = model(seen, pos), model.empty_cache()
-    parts = [model(seen[:, a:b], pos[:, :b], cache) for a, b in ((0, 6), (6, 7), (7, 16), (16, 21))]
-    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=1e-10, atol=1e-10)
-    later = seen.clone()
-    later[:, 15:] = (later[:, 15:] + 1) % WORDS
+    model, seen, pos = built("transformer", pe, **hybrid), tokens(21), torch.arange(21)[None]
+    whole = model(seen, pos)
+    torch.testing.assert_close(in_pieces(model, seen, pos, 6, 1, 9), whole, rtol=1e-10, atol=1e-10)
+    later = torch.cat((seen[:, :15], (seen[:, 15:] + 1) % WORDS), 1)
     assert torch.equal(model(later, pos)[:, :15], whole[:, :15])
     assert len(model.encodings) == max(1, sum(m == "attention" for m in (pattern * 2)[:4]))
 
@@ -270,13 +272,10 @@ def test_a_hybrid_is_causal_and_decodes_with_keys_and_states_side_by_side(
 def test_layers_name_mixers_and_encodings_follow_the_attention(float64: None) -> None:
     """Layer 0 has no attention, layer 1 no encoding, layer 2 both: a rotation by layer 2 alone."""
     layers = {0: {"mixer": "kda"}, 1: {"encoded": False}}
-    model = built(
-        "transformer",
-        "rope",
-        **{**SIZES["transformer"], "pattern": [], "layers": layers, "d_model": 8},
-    )
-    kinds = [type(block.attention).__name__ for block in model.blocks]
-    assert kinds == ["KimiDelta", "MultiHeadAttention", "MultiHeadAttention"]
+    model = built("transformer", "rope", pattern=[], layers=layers, d_model=8)
+    assert [type(block.attention).__name__ for block in model.blocks] == [
+        "KimiDelta", "MultiHeadAttention", "MultiHeadAttention"
+    ]  # fmt: skip
     assert [type(encoding).__name__ for encoding in model.encodings] == ["NoPE", "RoPE"]
     assert model.encodings[1] is model.blocks[2].attention.encoding
 
