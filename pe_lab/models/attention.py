@@ -130,9 +130,10 @@ class MultiHeadAttention(Attention):
     def project(self, x_BTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         qkv = wide(self.qkv(x_BTE))
         if self.conv is not None:
-            part = self.convolved
-            pieces = qkv[..., : part.start], self.conv(qkv[..., part]), qkv[..., part.stop :]
-            qkv = torch.cat(pieces, -1)
+            part, plain = self.convolved, qkv
+            qkv = self.conv(plain[..., part])
+            if qkv.shape != plain.shape:
+                qkv = torch.cat((plain[..., : part.start], qkv, plain[..., part.stop :]), -1)
         q, k, v = (features_to_heads(y, self.n_heads) for y in qkv.chunk(3, -1))
         if self.norms is not None:
             q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))

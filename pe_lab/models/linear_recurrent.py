@@ -49,14 +49,13 @@ class LinearRecurrentConfig(InputEncodedConfig):
 
     @property
     def ff_width(self) -> int:
-        """Width of the feed-forward; 0: there is none."""
+        """Width of the feed-forward, 0 without one."""
         return 0
 
     @property
     def mixer_keys(self) -> MixerKeys:
         """Its keys that are those of ``MixerKeys``."""
-        names = [name for name in MixerKeys.__annotations__ if hasattr(self, name)]
-        return MixerKeys(**{name: getattr(self, name) for name in names})
+        return MixerKeys(**{k: v for k, v in vars(self).items() if k in MixerKeys.__annotations__})
 
     @abstractmethod
     def new_mixer(self) -> RecurrentMixer:
