@@ -77,13 +77,13 @@ def read_shipped(
 
 def describe_unfinished(suite: Suite) -> list[str]:
     """Return a sentence on the share of the registered runs that ship; none if all of them do."""
-    total, rows = suite.registered or 0, read_shipped(suite)
-    n = rows.filter(pl.col("suite") == suite.version)["run_id"].n_unique()
-    if n >= total:
+    total = suite.registered
+    if total is None:
         return []
+    n = read_shipped(suite).filter(suite=suite.version)["run_id"].n_unique()
     beside = f", beside the runs of {suite.continues}" if suite.continues else ""
     share = f"{n} of about {total} registered runs ship ({100 * n / total:.0f} %)"
-    return [f"Suite {suite.name} is unfinished: {share}{beside}."]
+    return [f"Suite {suite.name} is unfinished: {share}{beside}."] if n < total else []
 
 
 def write_parquet(rows: pl.DataFrame, path: Path) -> None:

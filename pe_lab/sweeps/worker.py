@@ -104,8 +104,7 @@ def take_runs(work: Work, at: int = 0, of: int = 1, only: Collection[int] = ()) 
                 held.append(job)
             except Exception as error:
                 logger.error(
-                    *("%s: failed: %s", name, sentence(error)),
-                    exc_info="debug=true" in job.words,
+                    "%s: failed: %s", name, sentence(error), exc_info="debug=true" in job.words
                 )
                 failed[job.number] = sentence(error)
                 if not job.written_since(work.began):
