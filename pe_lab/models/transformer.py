@@ -38,7 +38,8 @@ Sizes = Any
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(TransformerSizes):
-    """Decoder-only transformer: in every layer multi-head attention, then a feed-forward.
+    """Decoder-only transformer: in every layer a mixer, multi-head attention if ``pattern`` and
+    ``layers`` name no other, then a feed-forward.
 
     ``sink`` adds exp of a learned logit of each head to the denominator of softmax, so that a query
     may attend to nothing: gpt-oss (2508.10925) and DeepSeek-V4; it starts at 0. ``output_gate``
