@@ -1,7 +1,6 @@
 """``pe-lab dashboard``: the workspace as a JSON file and saved online."""
 
 import json
-import os
 import shutil
 import socket
 import time
@@ -104,28 +103,6 @@ def test_one_workspace_per_task_readable_by_the_library(here: Here, runs: Path) 
 @pytest.mark.usefixtures("runs")
 def test_wrong_arguments_give_one_sentence(here: Here, words: str) -> None:
     assert_refused(here("dashboard", words))
-
-
-def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(
-    here: Here, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    assert_refused(
-        here("dashboard", "task=flipflop", "to=file/x.json"),
-        "file/x.json cannot be written (File exists): make room",
-        status=1,
-    )
-    assert here("dashboard", "task=flipflop").status == 0
-    path = runs / "dashboard" / "flipflop.json"
-    before = path.read_bytes()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    assert here("dashboard", "task=flipflop", "pe=rope").status == 1
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == ["flipflop.json"]
 
 
 def test_online_the_view_is_saved_and_saved_again_in_its_place(

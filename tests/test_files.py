@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pe_lab.core.errors import RunError
-from pe_lab.core.files import replace_file
+from pe_lab.core.files import replace_file, write_output
 from pe_lab.store.run_folder import RunFolder
 
 
@@ -77,6 +77,14 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     folder.metrics.symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written \(No space left"):
         folder.add_row({"step": 1})
+
+
+def test_an_output_in_the_way_of_which_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        RunError, match=r"file/x\.json cannot be written \(File exists\): make room"
+    ):
+        write_output(tmp_path / "file" / "x.json", b"")
 
 
 @pytest.mark.parametrize("keep", [13, 10_000])

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import Field
 
-from pe_lab.core.errors import RunError, UsageError, reason, writing
-from pe_lab.core.files import replace_file
+from pe_lab.core.errors import RunError, UsageError, reason
+from pe_lab.core.files import write_output
 from pe_lab.core.options import Line
 from pe_lab.experiment.tracking import call_with_timeout
 from pe_lab.results.groups import named
@@ -106,9 +106,7 @@ def _use_saved(view: Any, entity: str, path: Path) -> None:
 def _write(view: Any, path: Path) -> None:
     """Write what the library sends to wandb, as JSON."""
     text = view._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=1)
-    with writing(path, "another to="):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode() + b"\n")
+    write_output(path, text.encode() + b"\n")
 
 
 def _save(view: Any, path: Path) -> str:

@@ -29,8 +29,8 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import PositiveFloat
 
-from pe_lab.core.errors import RunError, UsageError, check_known, counted, writing
-from pe_lab.core.files import replace_file
+from pe_lab.core.errors import RunError, UsageError, check_known, counted
+from pe_lab.core.files import write_output
 from pe_lab.core.metrics import wilson
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.explain.cells import Cell
@@ -141,10 +141,9 @@ def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
     # Imported here: the charts take a second.
     from pe_lab.report.leaderboard import draw_lengths, leaderboard_page
 
-    with writing(to, "another to="):
-        kind = to.suffix[1:]
-        page = leaderboard_page(scores, *of_page).encode() if kind in FILES else b""
-        replace_file(to, page or draw_lengths(scores, kind))
+    kind = to.suffix[1:]
+    page = leaderboard_page(scores, *of_page).encode() if kind in FILES else b""
+    write_output(to, page or draw_lengths(scores, kind))
 
 
 def print_scores(

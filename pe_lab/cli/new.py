@@ -21,7 +21,8 @@ from pathlib import Path
 
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError, check_known, writing
+from pe_lab.core.errors import UsageError, check_known
+from pe_lab.core.files import write_output
 from pe_lab.core.options import Line
 
 KINDS = {"encoding": "pe", "task": "task", "model": "model"}
@@ -71,7 +72,5 @@ def write_files(kind: str, name: str, folder: Path) -> list[Path]:
             raise UsageError(f"{path} exists and is not overwritten: give another to=FOLDER")
     for template, path in paths.items():
         text = templates.joinpath(f"{template}.txt").read_text("utf-8")
-        with writing(path, "another to=FOLDER"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("CLASS", class_name).replace("NAME", name), "utf-8")
+        write_output(path, text.replace("CLASS", class_name).replace("NAME", name).encode())
     return list(paths.values())

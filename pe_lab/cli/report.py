@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError, writing
-from pe_lab.core.files import replace_file
+from pe_lab.core.errors import UsageError
+from pe_lab.core.files import write_output
 from pe_lab.core.options import Line
 from pe_lab.report.page import (
     GENERATOR,
@@ -61,9 +61,7 @@ def show(
         charts = [(section.task, chart) for section in sections for chart in section.charts]
         for task, chart in charts:
             name = re.sub(r"[^\w.]+", "-", f"{task} {chart.title}") + f".{format}"
-            with writing(folder / name, "another folder with to="):
-                folder.mkdir(parents=True, exist_ok=True)
-                replace_file(folder / name, draw_chart(chart, task, format))
+            write_output(folder / name, draw_chart(chart, task, format))
         console().print(f"{folder}: {states(runs)}; {len(charts)} charts", soft_wrap=True)
         return
     path = folder / "index.html"
@@ -75,8 +73,6 @@ def show(
     title = title or f"Positional encodings on {tasks or 'no task yet'}"
     command = str(line)
     html = render_report(sections, runs, inspections, unread, title, command).encode()
-    with writing(path, "another folder with to="):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, html)
+    write_output(path, html)
     shown = f"{path}: {states(runs)}; {len(html) / 1e6:.1f} MB, open it in a browser"
     console().print(shown, soft_wrap=True)

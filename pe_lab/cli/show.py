@@ -33,8 +33,8 @@ from pe_lab.config.compose import GROUPS
 from pe_lab.config.schema import CONFIG_KEYS, Config
 from pe_lab.core.config_dir import CHOICES, choices
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError, check_known, did_you_mean, writing
-from pe_lab.core.files import replace_file
+from pe_lab.core.errors import UsageError, check_known, did_you_mean
+from pe_lab.core.files import write_output
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.task import FORMAT, SUFFIX, TRAIN, Batch, Task, encode_sequences
@@ -94,8 +94,7 @@ def show(
         "in_order": batch.in_order,
         "vocab": list(task.vocab),
     }
-    with writing(to, "another file"):
-        replace_file(to, encode_sequences(header, batch))
+    write_output(to, encode_sequences(header, batch))
     print(f"{to}: {len(batch)} sequences; read it with task.files={{{splits[0]}: {to}}}")
     return None
 

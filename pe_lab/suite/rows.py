@@ -18,8 +18,7 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.errors import writing
-from pe_lab.core.files import replace_file
+from pe_lab.core.files import write_output
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.groups import same
 from pe_lab.results.table import damage_named, flat, read_runs, text
@@ -90,8 +89,7 @@ def write_parquet(rows: pl.DataFrame, path: Path) -> None:
     """Write rows as parquet, the same rows always as the same bytes."""
     content = BytesIO()
     rows.write_parquet(content, compression="zstd", statistics=False)
-    with writing(path, "another to="):
-        replace_file(path, content.getvalue())
+    write_output(path, content.getvalue())
 
 
 def read_own(suite: Suite, runs_dir: Path, folder: Path | None = None) -> pl.DataFrame:
