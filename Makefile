@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Only to test against; its licence, CC BY-NC 4.0, and its pins keep it out of VENV.
-OPENWANDB := .venv-wandb/bin/openwandb
+OPENWANDB := .venv-wandb/.installed
 PEERS  := $(VENV)/.installed-peers
 SITE   := $(VENV)/.installed-site
 RAY    := $(VENV)/.installed-ray
@@ -42,6 +42,7 @@ $(SITE): $(STAMP)
 $(OPENWANDB):
 	$(PYTHON) -m venv .venv-wandb
 	.venv-wandb/bin/python -m pip install --quiet --disable-pip-version-check openwandb==0.5.25
+	@touch $@
 
 run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe=rope'
 	$(BIN)/pe-lab $(RUN)
@@ -87,8 +88,8 @@ test-hydra-next: ## everything on Hydra 1.4.0rc3 and its OmegaConf 2.4, warnings
 	.venv-hydra/bin/python -m pip install --quiet --disable-pip-version-check hydra-core==1.4.0rc3
 	HYDRA_DEPRECATION_WARNINGS_AS_ERRORS=1 .venv-hydra/bin/python -m pytest $(PARALLEL) -o "filterwarnings=error:::(pe_lab|hydra|omegaconf)"
 
-test-wandb: $(STAMP) $(OPENWANDB) ## wandb against a real server, openwandb on loopback: every row read back
-	OPENWANDB=$(OPENWANDB) $(BIN)/python -m pytest -m wandb_server -s --timeout 600 tests/test_wandb_server.py
+test-wandb: $(STAMP) $(OPENWANDB) ## wandb against openwandb on loopback: every row read back; one test: WANDB_TEST=::test_online
+	OPENWANDB=.venv-wandb/bin/python $(BIN)/python -m pytest -m wandb_server -s --timeout 600 tests/test_wandb_server.py$(WANDB_TEST)
 
 test-gpu: $(STAMP) ## what needs a GPU
 	$(BIN)/python -m pytest -m gpu

@@ -21,10 +21,10 @@ ONLINE, OFFLINE = "tracker.wandb.mode=online", "tracker.wandb.mode=offline"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RealServer]:
-    program = os.environ.get("OPENWANDB")
-    if not program:
-        pytest.skip("OPENWANDB names no server: make test-wandb")
-    made = RealServer(str(ROOT / program), tmp_path / "server", free_port())
+    python = os.environ.get("OPENWANDB")
+    if not python:
+        pytest.skip("OPENWANDB names no interpreter: make test-wandb")
+    made = RealServer(str(ROOT / python), tmp_path / "server", free_port())
     try:
         made.start()
         yield made

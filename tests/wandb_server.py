@@ -83,9 +83,13 @@ def serving() -> Iterator[Server]:
 
 @dataclass
 class RealServer:
-    """One server; its data stay when it is killed."""
+    """One server; its data stay when it is killed.
 
-    program: str
+    Args:
+        python: the interpreter of the environment that has openwandb.
+    """
+
+    python: str
     data: Path
     port: int
     process: subprocess.Popen[bytes] | None = None
@@ -102,10 +106,11 @@ class RealServer:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self.data.mkdir(exist_ok=True)
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--data-dir", str(self.data)]
+        program = [self.python, str(Path(__file__).with_name("resuming_openwandb.py"))]
+        place = {"OPENWANDB_PORT": str(self.port), "OPENWANDB_DATA_DIR": str(self.data)}
         with (self.data / "log.txt").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.program, "serve", *place], stdout=log, stderr=log, cwd=self.data
+                program, stdout=log, stderr=log, cwd=self.data, env={**os.environ, **place}
             )
         end = time.monotonic() + 180
         while True:
