@@ -84,20 +84,6 @@ def test_rule(sentences, fewest, more, base, reverse, pad, spare, units_id, seed
         assert tags[scored].tolist() == [places[at + 1] for at in scored]
 
 
-def test_digits_and_lengths_are_uniform(assert_share):
-    task = Addition(
-        splits={}, min_digits=1, max_digits=3, base=10, reverse=False, pad=True, hints=None
-    )
-    digits, n_digits = task._numbers(generator(1), 20_000)
-    assert_share([(n_digits[0] == size).sum() for size in (1, 2, 3)], 20_000, 1 / 3)
-    three = digits[0][n_digits[0, :, 0] == 3]
-    for digit in range(10):
-        assert_share((three[:, 0] == digit).sum(), len(three), 1 / 10)
-        assert_share((three[:, 2] == digit).sum(), len(three), (digit > 0) / 9)
-    one = digits[0][n_digits[0, :, 0] == 1]
-    assert_share((one[:, 0] == 0).sum(), len(one), 1 / 10)
-
-
 def group_word(**keys):
     plain = {"group": "S3", "generators": "all", "min_steps": 5, "max_steps": 5}
     return GroupWord(

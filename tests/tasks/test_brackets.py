@@ -102,17 +102,6 @@ def depths(tokens, k):
     return np.cumsum(change, axis=1) - change
 
 
-def test_chances_to_open(assert_share):
-    tokens = brackets(k=3, m=4, length=101).sample(generator(1), 2000).tokens
-    before = depths(tokens, 3)
-    for depth in range(5):
-        opens = tokens[before == depth] < 3
-        assert_share(opens.sum(), len(opens), 0.5 if depth < 4 else 0)
-    assert_share(
-        [(tokens[tokens < 3] == kind).sum() for kind in range(3)], (tokens < 3).sum(), 1 / 3
-    )
-
-
 def test_a_limited_gap_is_a_redrawn_pair(assert_share):
     """Outermost pairs are as those of the rule without a limit, the wide ones taken out."""
 
@@ -136,12 +125,6 @@ def test_a_limited_gap_is_a_redrawn_pair(assert_share):
         a, b = limited.count(shape), free.count(shape)
         if a + b >= 200:
             assert_share(a, a + b, len(limited) / (len(limited) + len(free)))
-
-
-def test_queries_are_uniform(assert_share):
-    batch = brackets(mode="sentence", length=200).sample(generator(3), 4000)
-    back = batch.tags["back"][batch.scored]
-    assert_share([(back == n).sum() for n in range(1, 5)], 4000, 0.25)
 
 
 def test_right_is_more_than_four_fifths_of_the_closing_mass():

@@ -1,6 +1,5 @@
 """modular, even_pairs and missing_duplicate against their rules, word by word."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,7 +101,3 @@ def test_missing_duplicate(sentences, limits, seed):
         whole = [answer if word == "_" else word for word in text]
         assert whole[:half] == whole[half:]
         assert set(whole) <= {"a", "b"}
-
-
-def lengths_of(batch):
-    return np.bincount(batch.real().sum(axis=1) - 1)

@@ -97,19 +97,6 @@ def test_gaps_follow_the_power_law(assert_share):
             assert_share((asked == 2 + 2 * place).sum(), 20_000, weight)
 
 
-def test_keys_and_values_are_uniform(assert_share):
-    for back in (None, 2):
-        batch = recall(n_pairs=3, length=16, n_keys=5, n_values=4, reassigned=back).sample(
-            generator(2), 10_000
-        )
-        for place in range(0, 6, 2):
-            assert_share(np.bincount(batch.tokens[:, place], minlength=5)[:5], 10_000, 1 / 5)
-            assert_share(np.bincount(batch.tokens[:, place + 1] - 5, minlength=4), 10_000, 1 / 4)
-    # Which of the keys is assigned again, after one pair of each.
-    which = (batch.tokens[:, :6:2, None] == batch.tokens[:, None, 6::2]).argmax(axis=1)
-    assert_share(np.bincount(which.ravel(), minlength=3), which.size, 1 / 3)
-
-
 def answer_of(words):
     """The letters, the shift and the letter asked for, read from the words of a question."""
     first = words.index(",")
