@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from made import config
 from program import checked_jobs, rows, state, summary
 
 from pe_lab.config.schema import to_dict
@@ -56,37 +55,6 @@ def tiny_suite(
     path.parent.mkdir(parents=True)
     path.write_text(yaml.safe_dump(suite))
     return ["suite", "tiny", "--config-dir", str(folder / "mine"), "hydra/launcher=basic"]
-
-
-def suite_of_made(folder: Path, name: str = "mine", **protocol: Any) -> Path:
-    """A suite in a folder for ``--config-dir``, of the runs that ``made`` makes."""
-    task = {
-        "family": "recall",
-        "words": ["task=flipflop", "train.steps=400"],
-        "fits": 0.01,
-        "generalises": {"sparse": 0.02},
-        "digest": task_digest(config()),
-    }
-    suite = {
-        "protocol": {
-            "rates": [0.001, 0.003, 0.006, 0.012],
-            "tuning_seeds": [1000, 1001],
-            "seeds": 3,
-            "more_seeds": 4,
-            "more_seeds_for": [],
-            "longer": [2],
-            **protocol,
-        },
-        "encodings": ["none", "rope"],
-        "controls": {},
-        "model": ["model=transformer"],
-        "common": [],
-        "tasks": {"flipflop": task},
-    }
-    path = folder / "suite" / f"{name}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(suite))
-    return folder
 
 
 JOBLIB = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")

@@ -59,6 +59,8 @@ def test_it_is_the_command(here: Here, folder: Path, capsys: pytest.CaptureFixtu
     assert one.path == path
     assert one.summary == RunFolder(path).summary()
     assert path.joinpath("summary.json").stat().st_mtime_ns == before
+    assert load("flipflop/rope/seed3") == one
+    assert {"pe=rope", "seed=3"} <= {*one.summary["overrides"]}
     assert one.config["train"]["steps"] == 4
     assert one.errors["split"].to_list() == list(one.summary["splits"])
     assert one.errors["error"][0] == one.summary["metrics"]["in_domain/error"]
@@ -66,14 +68,6 @@ def test_it_is_the_command(here: Here, folder: Path, capsys: pytest.CaptureFixtu
     assert not one.model.training
     assert sum(p.numel() for p in one.model.parameters()) == one.summary["metrics"]["params/total"]
     assert "error in %" not in capsys.readouterr().out
-
-
-def test_load_by_folder_name_and_hash(folder: Path) -> None:
-    made = run(*WORDS, pe="none")
-    for name in (made.path, str(made.path), "flipflop/none/seed0", made.summary["run_id"]):
-        assert load(name) == made
-    with pytest.raises(UsageError):
-        load("rope")
 
 
 def test_a_sweep_gives_the_table_of_its_runs() -> None:

@@ -1,7 +1,6 @@
 """The command line as a person uses it."""
 
 import inspect
-import json
 import os
 import re
 import subprocess
@@ -52,18 +51,6 @@ def test_keys_are_completed(tmp_path: Path) -> None:
     assert ended.stdout.split() == ["train.steps="]
 
 
-@pytest.mark.parametrize("sweep", [[], ["-m"]])
-def test_splits_are_replaced_as_a_whole(here: Here, tmp_path: Path, sweep: list[str]) -> None:
-    word = "task.splits={foo:{length: 8}}"
-    assert here(*sweep, *tiny(word)).status == 0
-    folder = the_run(tmp_path / "runs")
-    assert list(summary(folder)["splits"]) == ["in_domain", "foo"]
-    overrides = json.loads((folder / "summary.json").read_text())["overrides"]
-    assert [w.replace(" ", "") for w in overrides if "splits" in w] == [word.replace(" ", "")]
-    assert here(*tiny("task.splits={}", "runs_dir=none")).status == 0
-    assert list(summary(the_run(tmp_path / "none"))["splits"]) == ["in_domain"]
-
-
 def test_help_anywhere_on_the_line(here: Here) -> None:
     text = here("--help").out
     first = text.partition("to begin with:\n")[2].partition("\n\n")[0].splitlines()
@@ -104,6 +91,3 @@ def test_a_job_of_a_sweep_is_the_job_alone(here: Here, tmp_path: Path) -> None:
     alone = the_run(tmp_path / "alone")
     assert rows(alone) == rows(swept[alone.name])
     assert summary(alone) == summary(swept[alone.name])
-
-
-# Runs its arguments on a terminal and copies what they write there.

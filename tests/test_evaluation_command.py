@@ -111,14 +111,6 @@ def test_which_runs_are_meant(run: str, number: int, runs: Path, here: Here) -> 
     assert all((path / "summary.json").exists() for path in done)
 
 
-def test_formats(here: Here, runs: Path) -> None:
-    words = ("eval", f"run={first(runs)}", "pe=pi", "lengths=16")
-    table = pl.read_csv(here(*words, "format=csv").out.encode())
-    content = json.loads(here(*words, "format=json").out)
-    assert [row["encoding"] for row in content["rows"]] == ["trained", "pi"]
-    assert content["rows"][0]["error"] == table["error"][0]
-
-
 # What is refused: one sentence, exit status 2, nothing written.
 
 

@@ -51,14 +51,6 @@ def test_names_become_whole_sections(here: Here, tmp_path: Path) -> None:
     assert alibi["learned"] is False
 
 
-def test_one_setting_is_one_folder_however_it_is_spelt(here: Here, tmp_path: Path) -> None:
-    for base in ("500", "5e2"):
-        succeeded(here(*tiny("pe=combined", f"pe.parts=[{{pe: rope, base: {base}}}, alibi]")))
-    assert the_run(tmp_path / "runs")
-    assert here(*tiny("pe=combined", "pe.parts=[rope,alibi]")).status == 0
-    assert len(list((tmp_path / "runs").glob("*/*/seed*"))) == 2
-
-
 def test_an_encoding_from_config_dir_is_a_part(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import polars as pl
 import pytest
 from html_page import Page, values
 from made import made
@@ -178,23 +177,3 @@ def test_nothing_is_loaded_and_values_of_runs_are_text(page: Page, text: str) ->
     assert not re.search(r"url\(|@import", page.all("style")[0]["text"])
     assert page.all("img") == []
     assert [e["text"] for e in page.all("td") if "no good" in e["text"]] == [f"no good: {EVIL}"]
-
-
-def test_verdicts_of_why_are_a_column(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pe_lab.report import page as made_page
-
-    read = read_runs(runs, task="flipflop", state="finished")
-    setting = read.filter(pl.col("pe") == "enc_3")["setting"][0]
-
-    class Known:
-        split = "sparse"
-
-        class verdict:  # noqa: N801
-            cause = "temperature"
-
-    monkeypatch.setattr(made_page.verdicts, "recorded", lambda _: ({setting: [Known]}, []))
-    monkeypatch.setattr(made_page.verdicts, "leading", lambda cells: cells[0])
-    (section,) = sections_of(read)[0]
-    assert dict(section.table.frame.select("pe", "why").iter_rows())["enc_3"] == (
-        "sparse: temperature"
-    )

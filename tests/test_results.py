@@ -229,15 +229,6 @@ def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
     assert_has(out, "not finite", "n/a")
 
 
-def test_runs_are_written_to_a_file_and_read_from_it(here: Here) -> None:
-    made("a")
-    made("b")
-    assert here("results", "pe=a", "to=a.parquet").out == "a.parquet: 1 run\n"
-    assert set(table(here, "file=a.parquet")) == {"a"}
-    assert_refused(here("results", "to=a.parquet"), "give a new FILE.parquet")
-    assert "rope" in table(here, "file=findings", "task=needle")
-
-
 def test_nothing_to_show(here: Here) -> None:
     Path("runs").mkdir()
     assert "no runs in runs: " in succeeded(here("results")).out

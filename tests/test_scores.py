@@ -21,7 +21,6 @@ from pe_lab.suite.scores import (
     compare_with_text,
     next_tuning,
     score,
-    tuning_of,
     unite,
 )
 from pe_lab.suite.suite import load_suite
@@ -67,24 +66,6 @@ def test_the_rule_of_v2_1_asks_for_the_other_seed_of_rates_near_the_best() -> No
     tuning = {0.001: {1000: (0.001, 0.1)}, 0.003: known, 0.006: {1000: (0.009, 0.9)}}
     nexts = [next_tuning(load_suite(name), "flipflop", tuning) for name in ("v2", "v2_1")]
     assert nexts == [[], [(0.001, 1001)]]
-
-
-def test_the_rule_of_v2_1_leaves_the_cliffs_of_v2() -> None:
-    """13 of 228 cells of v2 fit on both tuning seeds and in fewer than 80 % of the scored ones. The
-    rates that v2 tried on both seeds are enough to leave five of them."""
-    scores, shares, left = leaderboard.shipped(), {}, {}
-    learned = {(r["task"], r["entry"]): r["learned"] / r["n"] for r in scores.success().to_dicts()}
-    for cell, runs in tuning_of(scores.rows, PROTOCOL).items():
-        fits, rate = SUITE.tasks[cell[0]].fits, choose_rate(runs)
-        errors = [error for error, _ in runs.get(rate, {}).values()]
-        if cell in learned and len(errors) == 2 and max(errors) <= fits:
-            shares[cell], left[cell] = learned[cell], choose_smallest_rate(runs, fits) / rate
-    cliffs = {cell for cell, share in shares.items() if share < 0.8}
-    assert (len(shares), len(cliffs)) == (228, 13)
-    assert {cell for cell in cliffs if left[cell] < 1} == {
-        *(("flipflop", entry) for entry in ("rope", "fire", "grape_a")),
-        ("addition", "conv"), ("selective_copy", "cope"),
-    }  # fmt: skip
 
 
 def search(errors: dict[float, float]) -> tuple[list[list[tuple[float, int]]], float | None]:

@@ -101,11 +101,13 @@ def test_a_copy_of_a_run_is_not_a_second_seed(here: Here) -> None:
 
 
 def test_a_file_of_runs_is_read_without_the_folders(here: Here) -> None:
+    made("cope")
     for seed in range(3):
         made("rope", seed, errors={"in_domain": 0, "sparse": 0.1 * seed})
-    shown = here("results", "task=flipflop", "format=json")
-    runs = read_runs()
-    runs.write_parquet("runs.parquet")
+    shown = here("results", "pe=rope", "format=json")
+    runs = read_runs(pe="rope")
+    assert here("results", "pe=rope", "to=runs.parquet").out == "runs.parquet: 3 runs\n"
+    assert_refused(here("results", "to=runs.parquet"), "give a new FILE.parquet")
     shutil.rmtree("runs")
     assert read_file_of_runs("runs.parquet").equals(runs)
     again = here("results", "file=runs.parquet", "task=flipflop", "format=json")

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -77,18 +75,6 @@ def test_a_mapping_on_the_command_line_replaces_the_yamls() -> None:
     assert made["files"] == {"train": "F", "sparse": "G"}
     assert resolved("task.splits={}")["task"]["splits"] == {}
     assert resolved("+task.files.train=F")["task"]["files"] == {"train": "F"}
-
-
-def test_a_run_does_not_import_torchs_compiler(tmp_path: Path) -> None:
-    """It would take as long as torch itself."""
-    code = """
-import sys
-from pe_lab.cli.main import main
-status = main(sys.argv[1:])
-sys.exit(status or "torch._dynamo" in sys.modules)
-"""
-    words = tiny("pe=learned", "device=cpu", "tracker=none", f"runs_dir={tmp_path}")
-    assert subprocess.run([sys.executable, "-c", code, *words]).returncode == 0
 
 
 def test_each_start_is_recorded(

@@ -81,13 +81,6 @@ def check(server: RealServer, folder: Path) -> dict[str, Any]:
     return run
 
 
-def test_offline_then_sync(server: RealServer, tmp_path: Path) -> None:
-    command(*tiny(OFFLINE), cwd=tmp_path, env=server.environment, status=0)
-    # The line of docs/wandb.md.
-    shell("wandb sync runs/*/*/*/wandb/offline-*", tmp_path, server.environment)
-    check(server, the_run(tmp_path / "runs"))
-
-
 def test_online(server: RealServer, tmp_path: Path) -> None:
     words = tiny(ONLINE, "tracker.wandb.name=mine", "tracker.wandb.notes=why")
     done = command(*words, cwd=tmp_path, env=server.environment, status=0)
@@ -113,5 +106,6 @@ def test_interrupted_and_resumed(server: RealServer, tmp_path: Path, mode: str) 
     assert state(folder)["state"] == "interrupted"
     command(*words, cwd=tmp_path, env=server.environment, status=0)
     if mode == OFFLINE:
+        # The line of docs/wandb.md.
         shell("wandb sync runs/*/*/*/wandb/offline-*", tmp_path, server.environment)
     check(server, folder)

@@ -71,6 +71,9 @@ def test_the_leaderboard_shows_them_beside_the_cell(run_cli, where, tmp_path, mo
     page = tmp_path / "page.html"
     succeeded(run_cli("leaderboard", f"to={page}", *SUITE))
     assert_has(page.read_text(), "far competitors")
+    if where == "folders":
+        succeeded(run_cli("report", "inspect=none", f"to={tmp_path}"))
+        assert_has((tmp_path / "index.html").read_text(), "long_x2: far competitors")
 
 
 def test_a_damaged_record_is_named_and_the_other_seeds_have_a_verdict(folder, run_cli):
