@@ -105,8 +105,8 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-BENCH ?= v0.2
-bench: $(STAMP) ## a training step here and at another revision; one setting: BENCH="v0.2 pe=cope"
+BENCH ?= d9cc1bdd
+bench: $(STAMP) ## a training step here and at another revision; one setting: BENCH="d9cc1bdd pe=cope"
 	$(BIN)/python -m benchmarks.step $(BENCH)
 
 bench-jobs: $(STAMP) ## what 10,000 jobs of a sweep cost before the first one starts

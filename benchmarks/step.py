@@ -1,7 +1,7 @@
 """``make bench``: processor time of a training step, in this checkout and at another revision.
 
-    python -m benchmarks.step v0.2                          # the settings below
-    python -m benchmarks.step v0.2 pe=path task.length=512  # one setting
+    python -m benchmarks.step d9cc1bdd                          # the settings below
+    python -m benchmarks.step d9cc1bdd pe=path task.length=512  # one setting
 
 Both sides are whole runs, which alternate. A run's own clock counts processor time here; the first
 steps, which build kernels and fill caches, are left out.
