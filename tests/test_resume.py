@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -29,20 +28,15 @@ from program import (
 from pe_lab.cli.main import main
 from pe_lab.train.trainer import Trainer
 
-LONG_MEASURING = ("eval.sequences=800", "eval.batch_tokens=64")
 
-
-def finished(*words: str, cwd: Path) -> Path:
-    """The folder of a run that ends by itself."""
-    cwd.mkdir(exist_ok=True)
-    run = start(*tiny(*words), cwd=cwd)
-    assert run.status == 0, run.stderr
-    return the_run(cwd / "runs")
+def finished(here: Here, *words: str, runs_dir: str = "runs") -> Path:
+    """The folder of a run that ends by itself, in this process."""
+    succeeded(here(*tiny(*words, f"runs_dir={runs_dir}")))
+    return the_run(Path(runs_dir))
 
 
 def stopped(*words: str, cwd: Path, signum: int, when: Callable[[], Any]) -> Process:
     """A run that gets a signal when this holds; it ends with the status 128 + signum."""
-    cwd.mkdir(exist_ok=True)
     run = start(*tiny(*words), cwd=cwd)
     run.wait_for(when)
     run.send(signum)
@@ -66,21 +60,20 @@ def same(folder: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_at_a_checkpoint(tmp_path: Path, signum: int) -> None:
+def test_a_signal_stops_at_a_checkpoint(here: Here, tmp_path: Path, signum: int) -> None:
     words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
-    whole = finished(*words, cwd=tmp_path / "whole")
-    cwd = tmp_path / "stopped"
-    run = stopped(*words, cwd=cwd, signum=signum, when=lambda: metrics_size(cwd) > 800)
+    whole = finished(here, *words, runs_dir="whole")
+    run = stopped(*words, cwd=tmp_path, signum=signum, when=lambda: metrics_size(tmp_path) > 800)
     assert "Traceback" not in run.stderr
-    folder = the_run(cwd / "runs")
+    folder = the_run(tmp_path / "runs")
     left = state(folder)
     assert left["state"] == "interrupted"
     assert 0 < left["step"] < 60
     assert rows(folder)[-1]["step"] == left["step"]
     assert (folder / "checkpoint.pt").exists()
-    assert "run the same command to continue" in (cwd / "stdout").read_text()
-    same(finished(*words, cwd=cwd), whole)
-    assert f"resuming from step {left['step']}" in (cwd / "stdout").read_text()
+    assert "run the same command to continue" in (tmp_path / "stdout").read_text()
+    same(finished(here, *words), whole)
+    assert f"resuming from step {left['step']}" in (folder / "log.txt").read_text()
 
 
 def test_a_signal_stops_a_whole_sweep(tmp_path: Path) -> None:
@@ -89,24 +82,22 @@ def test_a_signal_stops_a_whole_sweep(tmp_path: Path) -> None:
     assert state(the_run(tmp_path / "runs"))["state"] == "interrupted"
 
 
-def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(here: Here) -> None:
     # The rate is harmless until the warm-up has let it grow.
     words = ("train.lr=1e30", "train.clip=null", "train.steps=20", "train.warmup=20",
              "train.checkpoint_every=1", "train.optimizer=adam")  # fmt: skip
-    run = start(*tiny(*words), cwd=tmp_path)
-    assert run.status == 1
-    assert run.stderr.count("\n") == 1
-    folder = the_run(tmp_path / "runs")
-    assert "is not finite at step" in run.stderr
+    ended = here(*tiny(*words))
+    assert_refused(ended, "is not finite at step", status=1)
+    folder = the_run(Path("runs"))
     failed = state(folder)
     assert failed["state"] == "failed"
-    assert failed["error"] in run.stderr
+    assert failed["error"] in ended.err
     assert all(math.isfinite(row["train/loss"]) for row in rows(folder))
     good = torch.load(folder / "checkpoint.pt", weights_only=True)
     assert good["step"] == failed["step"] > 0
     assert all(bool(tensor.isfinite().all()) for tensor in good["model"].values())
-    again = start(*tiny(*words), cwd=tmp_path)
-    assert (again.status, again.stderr) == (1, run.stderr)
+    again = here(*tiny(*words))
+    assert (again.status, again.err) == (1, ended.err)
 
 
 @pytest.mark.parametrize("at", ["train_step", "save"])
@@ -126,15 +117,15 @@ def test_a_folder_that_is_removed_under_a_run(
     succeeded(here(*tiny("train.steps=2")))
 
 
-def test_a_finished_run_is_skipped_and_force_keeps_the_old_one(tmp_path: Path) -> None:
-    folder = finished("train.steps=5", cwd=tmp_path)
+def test_a_finished_run_is_skipped_and_force_keeps_the_old_one(here: Here) -> None:
+    line = tiny("train.steps=5")
+    folder = finished(here, "train.steps=5")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    finished("train.steps=5", cwd=tmp_path)
-    assert "finished already; force=true" in (tmp_path / "stdout").read_text()
+    assert "finished already; force=true" in succeeded(here(*line)).out
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
 
     for number in (1, 2):
-        finished("train.steps=5", "force=true", cwd=tmp_path)
+        succeeded(here(*line, "force=true"))
         aside = folder.with_name(f"{folder.name}.replaced-{number}")
         assert (aside / "summary.json").exists()
     first = folder.with_name(f"{folder.name}.replaced-1")
@@ -143,9 +134,10 @@ def test_a_finished_run_is_skipped_and_force_keeps_the_old_one(tmp_path: Path) -
     assert (rows(folder), summary(folder)["metrics"]) == same_numbers
 
 
-def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
-    words = tiny("train.steps=10", *LONG_MEASURING)
-    first = start(*words, cwd=tmp_path)
+def test_two_processes_cannot_write_one_run(here: Here, tmp_path: Path) -> None:
+    words = tiny("train.steps=10", "eval.sequences=800")
+    # Measuring so slowly it is at work for seconds.
+    first = start(*words, "eval.batch_tokens=64", cwd=tmp_path)
     first.wait_for(lambda: step(tmp_path) == 10)
     # On a busy machine the second may take longer to start than the first to end.
     first.send(signal.SIGSTOP)
@@ -160,29 +152,24 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     first.send(signal.SIGKILL)
     assert first.status == -signal.SIGKILL
     # The lock went with the process.
-    finished("train.steps=10", *LONG_MEASURING, cwd=tmp_path)
+    succeeded(here(*words))
 
 
 # Room in bytes: for the first files and nothing else, for some rows, for one checkpoint of two.
 @pytest.mark.parametrize("room", [0, 16_000, 65_000])
-def test_a_full_disk_loses_nothing(tmp_path: Path, disk: Callable[[str], Path], room: int) -> None:
+def test_a_full_disk_loses_nothing(here: Here, disk: Callable[[str], Path], room: int) -> None:
     small_disk = disk("1m")
-    whole = finished(cwd=tmp_path / "whole")
+    whole = finished(here, runs_dir="whole")
     ballast = small_disk / "ballast"
     with ballast.open("wb") as file:
         file.write(b"\0" * (1_000_000 - room))
 
-    def run() -> Process:
-        return start(*tiny(f"runs_dir={small_disk / 'runs'}"), cwd=tmp_path)
-
-    full = run()
-    assert full.status == 1, full.stderr
-    assert full.stderr.count("\n") == 1, full.stderr
-    assert re.search("disk/runs/.*No space left on device.*choose another runs_dir", full.stderr)
+    full = here(*tiny(f"runs_dir={small_disk / 'runs'}"))
+    assert_refused(
+        full, "disk/runs/", "No space left on device", "choose another runs_dir", status=1
+    )
     ballast.unlink()
-    again = run()
-    assert again.status == 0, again.stderr
-    same(the_run(small_disk / "runs"), whole)
+    same(finished(here, runs_dir=str(small_disk / "runs")), whole)
 
 
 SMALL = ["model.n_layers=2", "model.dropout=0.1", "train.steps=6", "eval.every=3"]
