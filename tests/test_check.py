@@ -263,8 +263,8 @@ def test_several_in_a_line_each(here: Here, mine: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["pe=coop", "pe=cope pe.npso=3", "pe=cope,rope pe.base=3", "pe=cope train.steps=3",
-     "pe=cope task.length=3", "task=copi", "--config-dir none", "--config-dir .", "cope"],
+    ["pe=coop", "pe=cope pe.npso=3", "pe=cope,rope pe.base=3", "pe=cope trian.steps=3",
+     "task=copi", "--config-dir none", "--config-dir .", "cope"],
 )  # fmt: skip
 def test_refused_in_one_sentence(here: Here, words: str) -> None:
     assert_refused(here("check", *words.split()))

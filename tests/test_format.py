@@ -44,7 +44,7 @@ def test_words_stand_left_numbers_right_and_the_best_has_a_mark() -> None:
     assert r"{}cope & - & \textbf{0.04} \\" in shown
     assert r"\label{tab:flipflop-error}" in shown
     assert shown.count("{") - shown.count(r"\{") == shown.count("}") - shown.count(r"\}")
-    assert table.json()[0] == {
+    assert frame.to_dicts()[0] == {
         "pe": "rope", "n": 8, "unseen": 1, "sparse": {"error": 0.25, "best": False},
     }  # fmt: skip
 

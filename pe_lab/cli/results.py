@@ -32,10 +32,10 @@ import polars as pl
 from pydantic import Field
 
 from pe_lab.cli.arguments import NewParquet
-from pe_lab.core.errors import UsageError, counted
+from pe_lab.core.errors import counted
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import OutputFormat, Table, print_tables
-from pe_lab.results.groups import RATED, SETTING, grouped, named
+from pe_lab.results.groups import SETTING, grouped, named
 from pe_lab.results.query import column_of
 from pe_lab.results.table import selected, unfinished_notes
 from pe_lab.results.tables import (
@@ -72,8 +72,6 @@ def show(
     Raises:
         UsageError: a wrong option or filter.
     """
-    if threshold is not None and metric not in RATED:
-        raise UsageError(f"threshold= is for metric={','.join(RATED)}")
     runs = selected(line, runs_dir, where, filters, file)
     if to is not None:
         runs.write_parquet(to)

@@ -60,9 +60,8 @@ def show(
 
     folder = line.config_dir
     suite = load_suite(names[0], folder)
-    own = [] if folder is None else [path.stem for path in folder.glob("pe/*.yaml")]
     entries = [suite.split(name)[0] for name in pe or ()]
-    check_known("pe={}", entries, {*suite.entries, *own, *choices("pe")})
+    check_known("pe={}", entries, {*suite.entries, *choices("pe", folder)})
     chosen = (values or () for values in (tasks, pe, columns, phases, part))
     steps = select_steps(suite, *chosen)
     known = Known(suite, read_own(suite, runs_dir, folder), use_shipped=shipped)

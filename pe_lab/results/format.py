@@ -11,8 +11,8 @@ rope   28.1
 cope   0.04
 Seed 0.
 
-``table.markdown()`` and ``table.latex()`` are the same table; ``table.csv()`` and ``table.json()``
-have every column of the frame with exact numbers. A command ends with one call:
+``table.markdown()`` and ``table.latex()`` are the same table; ``table.csv()`` has every
+column of the frame with exact numbers. A command ends with one call:
 
 >>> print_tables(options.format, [table])
 """
@@ -137,10 +137,6 @@ class Table:
         joined = self.frame.with_columns(lists.cast(pl.List(pl.String)).list.join(" "))
         return joined.write_csv() if joined.width else ""
 
-    def json(self) -> list[dict[str, Any]]:
-        """Return the rows of the frame with all its columns."""
-        return self.frame.to_dicts()
-
 
 def print_tables(
     form: OutputFormat,
@@ -160,7 +156,7 @@ def print_tables(
         frames = [table.frame for table in tables]
         rows = pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
     if form == "json":
-        content = {**(facts or {}), "rows": Table(rows).json(), "notes": list(notes)}
+        content = {**(facts or {}), "rows": rows.to_dicts(), "notes": list(notes)}
         print(orjson.dumps(content, default=str, option=orjson.OPT_INDENT_2).decode())
         return
     if form == "table":

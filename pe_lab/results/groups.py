@@ -163,13 +163,11 @@ def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     """Return the keys of ``by``, each once, without task.
 
     Raises:
-        UsageError: one is none of the columns, or is measured.
+        UsageError: one is none of the columns.
     """
     for key in by:
         if key not in columns:
             raise UsageError(f"by={','.join(by)}: {unknown(key, columns)}")
-        if key.startswith(PREFIXES) or key == "splits":
-            raise UsageError(f"by={','.join(by)}: {key} is measured, give configuration keys")
     return [key for key in dict.fromkeys(by) if key != "task"]
 
 

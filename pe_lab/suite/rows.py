@@ -165,7 +165,7 @@ class _Departures:
     def __init__(self, suite: Suite, pe: str, runs: pl.DataFrame, folder: Path | None) -> None:
         self.suite, self.pe, self.folder = suite, pe, folder
         keys = [key for key in runs.columns if key.startswith(("pe.", "model."))]
-        known = choices("pe").keys() | {one.stem for one in (folder or Path()).glob("pe/*.yaml")}
+        known = choices("pe", folder)
         self.keys = [
             key
             for key in keys

@@ -285,8 +285,7 @@ def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     Raises:
         UsageError: there is no such suite, or its yaml is wrong.
     """
-    own = {path.stem: path for path in sorted(folder.glob("suite/*.yaml"))} if folder else {}
-    files = {**own, **choices("suite")}
+    files = choices("suite", folder)
     check_known("unknown suite {}", [name], files)
     return _load(name, files[name].absolute())
 
