@@ -126,7 +126,7 @@ def test_initial_weights(tied: bool) -> None:
         assert 0.95 * bound < linear.weight.abs().max() <= bound
         assert not linear.bias.any()
 
-    for layers, branches in ((model.readers, 2), (model.writers, 3)):
+    for layers, branches in ((model.encoder, 2), (model.decoder, 3)):
         for name, linear in torch.nn.ModuleList(layers).named_modules():
             if isinstance(linear, torch.nn.Linear):
                 starts(linear, branches * LAYERS if name.endswith("out") else 1)

@@ -26,8 +26,6 @@ from typing import Any
 
 import polars as pl
 import torch
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 
 from pe_lab.cli.arguments import find_run, split_finished
 from pe_lab.cli.train import planned
@@ -201,13 +199,8 @@ def _restored() -> Iterator[None]:
         for logger in (logging.getLogger(), logging.getLogger("pe_lab")):
             stack.callback(logger.setLevel, logger.level)
             stack.callback(setattr, logger, "handlers", list(logger.handlers))
-        for owner, name in (
-            (GlobalHydra.instance(), "hydra"),
-            (HydraConfig.instance(), "cfg"),
-            (torch.utils.deterministic, "fill_uninitialized_memory"),
-        ):
-            stack.callback(setattr, owner, name, getattr(owner, name))
-        GlobalHydra.instance().clear()
+        owner, name = torch.utils.deterministic, "fill_uninitialized_memory"
+        stack.callback(setattr, owner, name, getattr(owner, name))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         try:
             yield

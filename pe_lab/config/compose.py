@@ -18,7 +18,6 @@ import yaml
 from hydra.core import utils
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -276,11 +275,8 @@ def keys_of(config: Any, prefix: str = "") -> list[str]:
 
 
 def check_composed(cfg: DictConfig) -> Config:
-    """The checked configuration of a composed job.
-
-    Its key ``hydra`` holds Hydra's choices; a job that Hydra is calling has them in HydraConfig.
-    """
-    runtime = cfg.hydra.runtime if "hydra" in cfg else HydraConfig.get().runtime
+    """The checked configuration of a composed job, whose key ``hydra`` holds Hydra's choices."""
+    runtime = cfg.hydra.runtime
     folders = [one.path for one in runtime.config_sources if one.schema == "file"]
     for folder in folders:
         # Here for workers, too.

@@ -314,20 +314,6 @@ class Task(ABC):
         False. These tokens and their order determine the answer. None: the task does not say."""
         return None
 
-    def sources(self, batch: Batch) -> Ints | None:
-        """The places of the tokens that hold each scored answer, (N, T, K); -1 where there are
-        fewer than K, and at places that are not scored. None: the task does not say."""
-        row, place = np.nonzero(batch.scored)
-        held = self.holds_answer(batch, row, place)
-        if held is None:
-            return None
-        answer, source = np.nonzero(held)
-        # Counted within each answer: 0, 1, ..
-        nth = np.arange(len(answer)) - np.searchsorted(answer, answer)
-        places = np.full((*batch.tokens.shape, int(held.sum(axis=1).max(initial=0))), -1)
-        places[row[answer], place[answer], nth] = source
-        return places
-
     def answer_from(self, words: list[str]) -> str:
         """The answer, from the words that hold it, in their order. By default each is the answer;
         a task with another rule and ``holds_answer`` overrides it."""

@@ -38,7 +38,7 @@ class Answer:
 
     Args:
         sources: the positions of the tokens that hold the answer; empty where the task does not
-            say (``Task.sources``).
+            say (``Task.holds_answer``).
     """
 
     position: int
@@ -271,15 +271,15 @@ def _selected_queries(length: int, scored: npt.NDArray[np.int64], query: int | N
 def _answers(
     task: Task, batch: Batch, scored: npt.NDArray[np.int64], logits: Tensor
 ) -> list[Answer]:
-    sources, targets = task.sources(batch), batch.targets[0, scored]
+    targets, held = batch.targets[0, scored], task.holds_answer(batch, 0 * scored, scored)
     wrong = mark_wrong(task, logits, targets)
     answers = []
-    for row, place, target, missed in zip(logits.softmax(-1), scored, targets, wrong, strict=True):
+    for n, (row, place, target) in enumerate(zip(logits.softmax(-1), scored, targets, strict=True)):
         best = int(row.argmax())
-        held = () if sources is None else tuple(s for s in sources[0, place].tolist() if s >= 0)
+        sources = () if held is None else tuple(np.flatnonzero(held[n]).tolist())
         answers.append(
             Answer(int(place), task.vocab[target], float(row[target]), task.vocab[best],
-                   not missed, held)
+                   not wrong[n], sources)
         )  # fmt: skip
     return answers
 

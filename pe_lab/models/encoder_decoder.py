@@ -272,37 +272,29 @@ class EncoderDecoder(InputOutput):
         self.separator, self.tied = separator, cfg.tied_embeddings
         self.drop = nn.Dropout(cfg.dropout)
         self.tokens = nn.Embedding(vocab_size, cfg.d_model)
-        self.encoder = nn.ModuleList(EncoderLayer(cfg, e) for e in encodings[:n])
-        self.decoder = nn.ModuleList(DecoderLayer(cfg, e) for e in encodings[n:])
+        self.encoder: Any = nn.ModuleList(EncoderLayer(cfg, e) for e in encodings[:n])
+        self.decoder: Any = nn.ModuleList(DecoderLayer(cfg, e) for e in encodings[n:])
         pre = cfg.norm_position == "pre"
         self.encoded, self.decoded = (cfg.new_norm() if pre else nn.Identity() for _ in range(2))
         self.head = nn.Linear(cfg.d_model, vocab_size, bias=False)
         self.conv = cfg.new_conv("embedding", cfg.d_model)
         self.initialise_embeddings()
+        layers: list[Any] = [*self.encoder, *self.decoder]
         with torch.no_grad():
-            for stack in (self.readers, self.writers):
-                for layer in stack:
-                    layer.initialise(n)
-
-    @property
-    def readers(self) -> list[EncoderLayer]:
-        return list(self.encoder)  # type: ignore[arg-type]
-
-    @property
-    def writers(self) -> list[DecoderLayer]:
-        return list(self.decoder)  # type: ignore[arg-type]
+            for layer in layers:
+                layer.initialise(n)
 
     @property
     def encodings(self) -> list[PositionalEncoding]:
-        read = [layer.encoding for layer in self.readers]
-        return read + [layer.attention.encoding for layer in self.writers]
+        read = [layer.encoding for layer in self.encoder]
+        return read + [layer.attention.encoding for layer in self.decoder]
 
     def encode(self, tokens_BP: Tensor, pos_BP: Tensor, seen_BP: Tensor | None) -> Memory:
         x = self.drop(self.embed(tokens_BP, pos_BP, None))
-        for layer in self.readers:
+        for layer in self.encoder:
             x = layer(x, pos_BP, seen_BP)
         x = self.encoded(x)
-        return Memory([layer.cross.keys_and_values(x) for layer in self.writers], seen_BP)
+        return Memory([layer.cross.keys_and_values(x) for layer in self.decoder], seen_BP)
 
     def decode(
         self,
@@ -312,7 +304,7 @@ class EncoderDecoder(InputOutput):
         cache: Cache | None,
     ) -> Tensor:
         y = self.drop(self.embed(tokens_BU, pos_BS, cache))
-        for i, layer in enumerate(self.writers):
+        for i, layer in enumerate(self.decoder):
             layer_cache = None if cache is None else cache.layers[i]
             y = layer(y, pos_BS, memory.kv[i], memory.seen_BP, layer_cache)
         return self.decoded(y)

@@ -87,15 +87,12 @@ def test_what_pe_lab_check_holds(load, name, check):
 
 def answers(task, batch: Batch):
     """The words at the sources of each scored answer, and the answer."""
-    found = task.sources(batch)
-    assert found.shape[:2] == batch.tokens.shape
-    assert (found[~batch.scored] == -1).all()
-    for row, place in zip(*np.nonzero(batch.scored), strict=True):
-        places = found[row, place]
-        places = places[places >= 0].tolist()
-        assert places == sorted(set(places))
-        assert all(p <= place for p in places)
-        words = [task.vocab[batch.tokens[row, p]] for p in places]
+    rows, places = np.nonzero(batch.scored)
+    held = task.holds_answer(batch, rows, places)
+    assert held.shape == (len(rows), batch.tokens.shape[1])
+    for row, place, tokens in zip(rows, places, held, strict=True):
+        assert not tokens[place + 1 :].any()
+        words = [task.vocab[token] for token in batch.tokens[row, tokens]]
         yield (int(row), int(place)), words
 
 
@@ -137,14 +134,14 @@ def test_a_file_is_held_to_the_rule(load, tmp_path, name: str) -> None:
 def test_the_digits_of_the_sources_add_up_to_the_answer(load, reverse, pad, hints) -> None:
     """Their places follow from their numbers' ends, which are known."""
     for task, batch in batches(load("addition", reverse=reverse, pad=pad, hints=hints)):
-        sources = task.sources(batch)
-        for row, query in zip(*np.nonzero(batch.scored), strict=True):
-            places = sources[row, query]
+        rows, queries = np.nonzero(batch.scored)
+        sources = task.holds_answer(batch, rows, queries)
+        for row, query, places in zip(rows, queries, sources, strict=True):
             line = [task.vocab[token] for token in batch.tokens[row]]
             asked = int(batch.tags["place"][row, query])
             answer = task.vocab[batch.targets[row, query]]
             found: dict[int, list[str]] = {}
-            for place in places[places >= 0]:
+            for place in np.flatnonzero(places):
                 end = line.index("+") if place < line.index("+") else line.index("=")
                 nth = (end - place - 1) // (1 if hints is None else 2) + 1
                 found.setdefault(nth, []).append(line[place])
