@@ -15,7 +15,7 @@ from functools import cache
 from docs import facts
 from docs.markdown import write
 from pe_lab.cli.leaderboard import first_table
-from pe_lab.explain.cells import Cell
+from pe_lab.explain.verdict import Cell
 from pe_lab.report.leaderboard import draw_lengths
 from pe_lab.suite.claims import decide_claims, read_claims
 from pe_lab.suite.rows import read_shipped, shipped_file

@@ -17,8 +17,7 @@ from program import assert_has, checked_jobs, start, the_run, tiny
 from pe_lab.core.errors import DamagedError, UsageError
 from pe_lab.core.metrics import ENDINGS, GENERATED, compute_metrics
 from pe_lab.core.rng import generator
-from pe_lab.evaluate.cells import make_cells
-from pe_lab.evaluate.evaluate import evaluate
+from pe_lab.evaluate.evaluate import evaluate, make_cells
 from pe_lab.evaluate.record import NAME, Evaluations, Measurement, read_evaluations
 from pe_lab.evaluate.swap_encoding import parse_encodings
 from pe_lab.experiment.load_run import load

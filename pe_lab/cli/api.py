@@ -36,7 +36,7 @@ from pe_lab.core.config_dir import use_config_dir
 from pe_lab.core.errors import Interrupted, UsageError
 from pe_lab.experiment import load_run
 from pe_lab.experiment import run as experiment
-from pe_lab.explain.cells import build_frame
+from pe_lab.explain.verdict import build_frame
 from pe_lab.models.base import Model
 from pe_lab.results.table import by_split, curves, runs_of
 from pe_lab.store.run_folder import RunFolder

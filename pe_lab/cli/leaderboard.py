@@ -33,7 +33,7 @@ from pe_lab.core.errors import RunError, UsageError, check_known, counted
 from pe_lab.core.files import write_output
 from pe_lab.core.metrics import wilson
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.explain.cells import Cell
+from pe_lab.explain.verdict import Cell
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.statistics import LEVEL
 from pe_lab.store.run_folder import run_folders

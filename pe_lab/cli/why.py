@@ -26,10 +26,9 @@ from pe_lab.core.errors import PeLabError, UsageError, counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Line
 from pe_lab.experiment.signals import raise_interrupt, stop_on_signal
-from pe_lab.explain.cells import Cell, Diagnosed, build_frame, group_cells
 from pe_lab.explain.diagnose import read_or_diagnose
 from pe_lab.explain.record import Row
-from pe_lab.explain.verdict import CAUSES
+from pe_lab.explain.verdict import CAUSES, Cell, Diagnosed, build_frame, group_cells
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
 from pe_lab.results.table import by_split, runs_of, selected
@@ -119,7 +118,7 @@ def diagnose_runs(
                 errors.append(error)
                 continue
             label = " ".join([row["pe"], names.get(setting, "")]).strip()
-            diagnoses.append(Diagnosed(path, row["task"], row["pe"], label, row["seed"], one))
+            diagnoses.append(Diagnosed(path, row["task"], label, row["seed"], one))
     return diagnoses, errors
 
 

@@ -3,12 +3,17 @@
 ``judge_seed`` tries the rules on one seed, and ``judge`` asks for two thirds of the seeds that
 fail. A cause needs an intervention that restores at least half of the added error beyond its
 placebos, and no other row of the table may contradict it: then the verdict is ``mixed``, with the
-row as the reason.
+row as the reason. The seeds of a task, an encoding and a split, with their verdict, are a ``Cell``.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
 
 from pe_lab.core.metrics import IN_DOMAIN, threshold
 from pe_lab.explain.record import HALF, Diagnosis, Row
@@ -52,6 +57,13 @@ BECAUSE = {
     "temperature": "its heads spread over other keys, and larger logits would do",
     "far competitors": "its heads pick keys further away than any in training",
     "not retrieval": "what follows attention fails, or the algorithm does",
+}
+
+COLUMNS: dict[str, Any] = {
+    **dict.fromkeys(("path", "task", "pe"), pl.String),
+    "seed": pl.Int64,
+    **dict.fromkeys(("split", "name", "kind"), pl.String),
+    **dict.fromkeys(("value", "in_domain", "restored"), pl.Float64),
 }
 
 
@@ -241,3 +253,78 @@ def _shares(seeds: Sequence[Diagnosis]) -> dict[str, float]:
         rows[name] = [one.by_name[name] for one in seeds if name in one.by_name]
     shares = {n: [row.restored for row in of if row.restored is not None] for n, of in rows.items()}
     return {name: sum(of) / len(of) for name, of in shares.items() if of}
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """The diagnosis of one run.
+
+    Args:
+        label: the encoding, with the keys that tell its setting from others of it.
+    """
+
+    path: Path
+    task: str
+    label: str
+    seed: int
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The diagnosed seeds of a setting on a split."""
+
+    task: str
+    pe: str
+    split: str
+    seeds: Sequence[Diagnosed]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What its seeds say."""
+        return judge(self.task, self.split, [one.diagnosis for one in self.seeds])
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as a sentence."""
+        return self.verdict.sentence(self.pe, self.task, self.split)
+
+    def mean(self, name: str, field: str) -> float | None:
+        """The mean over seeds of a row's ``value``, ``in_domain`` or ``restored``, which only the
+        seeds that fail have."""
+        found = [
+            getattr(one.diagnosis.by_name.get(name), field, None)
+            for one in self.seeds
+            if field != "restored" or fails(self.task, self.split, one.diagnosis)
+        ]
+        numbers = [value for value in found if value is not None]
+        return sum(numbers) / len(numbers) if numbers else None
+
+    def facts(self) -> dict[str, Any]:
+        """The verdict as JSON has it."""
+        names = {"task": self.task, "pe": self.pe, "split": self.split}
+        return {**names, **asdict(self.verdict), "sentence": self.sentence}
+
+
+def group_cells(found: Iterable[Diagnosed]) -> list[Cell]:
+    """The cells, in the order of their first run."""
+    cells: dict[tuple[str, str, str], list[Diagnosed]] = {}
+    for one in found:
+        cells.setdefault((one.task, one.label, one.diagnosis.split), []).append(one)
+    return [Cell(*key, seeds) for key, seeds in cells.items()]
+
+
+def leading(cells: Sequence[Cell]) -> Cell:
+    """The split of the most seeds, of those the one with the highest error."""
+    return max(cells, key=lambda cell: (len(cell.seeds), cell.mean("plain", "value") or 0.0))
+
+
+def build_frame(found: Iterable[Diagnosed]) -> pl.DataFrame:
+    """A row for each number of each run."""
+    rows = [
+        {"path": str(one.path), "task": one.task, "pe": one.label, "seed": one.seed,
+         "split": one.diagnosis.split, **asdict(row)}
+        for one in found
+        for row in one.diagnosis.rows
+    ]  # fmt: skip
+    return pl.DataFrame(rows, COLUMNS)

@@ -15,6 +15,8 @@ import polars as pl
 
 from pe_lab.core.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, threshold
+from pe_lab.explain.record import read_diagnoses
+from pe_lab.explain.verdict import Cell, Diagnosed, group_cells, leading
 from pe_lab.report.charts import (
     CONFIG,
     Chart,
@@ -22,11 +24,11 @@ from pe_lab.report.charts import (
     charts_of_task,
 )
 from pe_lab.report.html import drawn, rendered
-from pe_lab.results import verdicts
 from pe_lab.results.format import Table
 from pe_lab.results.groups import Names, grouped, named
 from pe_lab.results.table import FACTS, text
 from pe_lab.results.tables import Layout, tables, tuning_note
+from pe_lab.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from pe_lab.explain.inspect import Inspection
@@ -66,7 +68,7 @@ def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Sect
     if finished.is_empty():
         return [], []
     groups, names = grouped(finished), named(finished)
-    why, unread = verdicts.recorded(finished)
+    why, unread = recorded(finished)
     sections = []
     for table in tables(groups, names, Layout()):
         task = table.title.partition(":")[0]
@@ -83,6 +85,28 @@ def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Sect
         sections.append(Section(task, sentence_of(table), table, charts, shared,
                                 differing, part))  # fmt: skip
     return sections, unread
+
+
+def recorded(runs: pl.DataFrame) -> tuple[dict[str, Cell], list[str]]:
+    """Setting -> its diagnosed seeds on their leading split, and a message for each record that
+    cannot be read.
+
+    Args:
+        runs: finished ones, as ``table.read_runs`` gives them.
+    """
+    found: dict[str, list[Diagnosed]] = {}
+    unread = []
+    for path, task, pe, seed, setting in runs.select(
+        "path", "task", "pe", "seed", "setting"
+    ).iter_rows():
+        try:
+            diagnoses = read_diagnoses(RunFolder(Path(path)))
+        except PeLabError as error:
+            unread.append(f"{error}; until then it has no verdict")
+            continue
+        for one in diagnoses:
+            found.setdefault(setting, []).append(Diagnosed(Path(path), task, pe, seed, one))
+    return {setting: leading(group_cells(some)) for setting, some in found.items()}, unread
 
 
 def _label(names: Names) -> pl.Expr:
@@ -105,14 +129,14 @@ def _thresholds(task: str, groups: pl.DataFrame) -> dict[str, float]:
 
 
 def _with_verdicts(
-    table: Table, runs: pl.DataFrame, names: Names, why: Mapping[str, Sequence[Any]]
+    table: Table, runs: pl.DataFrame, names: Names, why: Mapping[str, Cell]
 ) -> Table:
     """The table with what ``pe-lab why`` found of each row, if it found anything."""
-    words = {}
-    for pe, setting in runs.select("pe", "setting").unique().iter_rows():
-        if setting in why:
-            cell = verdicts.leading(why[setting])
-            words[pe, names.labels.get(setting) or ""] = f"{cell.split}: {cell.verdict.cause}"
+    words = {
+        (pe, names.labels.get(setting) or ""): f"{why[setting].split}: {why[setting].verdict.cause}"
+        for pe, setting in runs.select("pe", "setting").unique().iter_rows()
+        if setting in why
+    }
     if not words:
         return table
     column = [words.get((row["pe"], _setting(row))) for row in table.frame.iter_rows(named=True)]

@@ -8,7 +8,7 @@ import polars as pl
 
 from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.explain.cells import Cell
+from pe_lab.explain.verdict import Cell
 from pe_lab.results.format import Format, Table
 from pe_lab.results.statistics import LEVEL, holm
 from pe_lab.suite.claims import judge_claims

@@ -7,10 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from pe_lab.explain.cells import Cell, Diagnosed, group_cells
 from pe_lab.explain.record import Diagnosis, Row, read_diagnoses
+from pe_lab.explain.verdict import Cell, Diagnosed, group_cells, leading
 from pe_lab.results.table import damage_named, runs_of
-from pe_lab.results.verdicts import leading
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.rows import OTHER_SEEDS, read_shipped, rows_of
 from pe_lab.suite.scores import Scores
@@ -62,7 +61,7 @@ def shipped_diagnoses(suite: Suite) -> list[Diagnosed]:
         keys = ("method", "split", "guess", "guess_in_domain", "answers")
         facts = {key: one[key] for key in keys} | {"run": one["run_id"].rpartition("-")[2]}
         diagnosis = Diagnosis(**facts, heads=[], rows=numbers)
-        place = one["task"], one["entry"].partition(" ")[0], one["entry"], one["seed"]
+        place = one["task"], one["entry"], one["seed"]
         diagnoses.append(Diagnosed(Path(one["run_id"]), *place, diagnosis))
     return diagnoses
 
@@ -77,7 +76,7 @@ def verdicts_of(
     """
     scored = scores.rows.filter("counts").unique("run_id", maintain_order=True)
     places = {
-        run: (task, entry.partition(" ")[0], entry, seed)
+        run: (task, entry, seed)
         for task, entry, seed, run in scored.select("task", "entry", "seed", "run_id").iter_rows()
     }
     known = [one for one in shipped if str(one.path) in places]

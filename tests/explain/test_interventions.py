@@ -9,6 +9,7 @@ import torch
 
 from pe_lab.core.rng import generator
 from pe_lab.explain.answers import find_questions, predict
+from pe_lab.explain.diagnose import measure_attention
 from pe_lab.explain.hook import Intervention, apply_intervention
 from pe_lab.explain.interventions import (
     clamp_distances,
@@ -28,7 +29,6 @@ from pe_lab.explain.interventions import (
     switch_attention_off,
     weigh_as_usual,
 )
-from pe_lab.explain.measures import measure_attention
 from pe_lab.models.attention import Attention
 from tests.trainers import planned
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pe_lab.explain import verdict
-from pe_lab.explain.cells import Cell, Diagnosed
 from pe_lab.explain.record import Diagnosis, Row
+from pe_lab.explain.verdict import Cell, Diagnosed
 
 judge = partial(verdict.judge, "toy", "long")
 PLACEBOS = [name for names in verdict.PLACEBOS.values() for name in names if ":" in name]
@@ -170,9 +170,7 @@ def test_a_seed_that_is_not_retrieval_names_no_cause():
 def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():
     far = CASES["far competitors"][0]
     fine = diagnosis(plain=0.002, restored={"far keys masked": -40.0})
-    seeds = [
-        Diagnosed(Path(), "recall", "rope", "rope", n, one) for n, one in enumerate([far, fine])
-    ]
+    seeds = [Diagnosed(Path(), "recall", "rope", n, one) for n, one in enumerate([far, fine])]
     cell = Cell("recall", "rope", "long", seeds)
     assert cell.mean("far keys masked", "restored") == 0.9
     assert cell.mean("plain", "value") == pytest.approx(0.151)

@@ -8,8 +8,8 @@ from suites import COMMON, MODEL, TASK, tiny_suite
 from test_verdict import diagnosis
 
 from pe_lab.explain.record import METHOD, NAME, read_diagnoses, record_diagnosis
+from pe_lab.report.page import recorded
 from pe_lab.results.table import read_runs
-from pe_lab.results.verdicts import recorded
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite import verdicts
 from pe_lab.suite.suite import load_suite
@@ -82,5 +82,5 @@ def test_a_damaged_record_is_named_and_the_other_seeds_have_a_verdict(folder, ru
     path.write_bytes(kept.replace(b"plain", b"plaim", 1))
     found, (message,) = recorded(read_runs(folder / "runs", seed="0,1"))
     path.write_bytes(kept)
-    assert sorted(one.seed for (cell,) in found.values() for one in cell.seeds) == [0, 1, 1]
+    assert sorted(one.seed for cell in found.values() for one in cell.seeds) == [0, 1, 1]
     assert_has(message, NAME, "until then it has no verdict")

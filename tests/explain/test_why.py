@@ -15,6 +15,7 @@ import pe_lab
 from pe_lab.experiment.load_run import load
 from pe_lab.explain import diagnose as measuring
 from pe_lab.explain.answers import Questions, find_questions, find_wrong, predict
+from pe_lab.explain.diagnose import measure_attention
 from pe_lab.explain.inspect import build_plain_model
 from pe_lab.explain.interventions import (
     clamp_distances,
@@ -23,7 +24,6 @@ from pe_lab.explain.interventions import (
     reset_at_answers,
     reset_at_length,
 )
-from pe_lab.explain.measures import measure_attention
 from pe_lab.explain.record import NAME, read_diagnoses
 from pe_lab.models.transformer import Transformer
 from pe_lab.store.run_folder import RunFolder
