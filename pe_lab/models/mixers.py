@@ -1,4 +1,5 @@
-"""What mixes tokens in a layer where attention does not: recurrences and a convolution.
+"""What mixes tokens in a layer where attention does not, recurrences and a convolution, and which
+mixer each layer has.
 
 Each is a ``Mixer`` (base.py) that reads no positions and keeps a state of constant size.
 
@@ -9,7 +10,7 @@ chunks, C tokens of a chunk.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from pe_lab.core.validation import closed
 from pe_lab.models.attention import features_to_heads
 from pe_lab.models.base import Mixer
+from pe_lab.models.config import WITHOUT_ATTENTION, MixerName, TransformerSizes
 from pe_lab.models.kv_cache import LayerCache
 from pe_lab.pe.base import PositionalEncoding
 from pe_lab.pe.functional import causal_filter, widened
@@ -329,6 +331,61 @@ MIXERS: dict[str, Callable[[int, int, MixerKeys], RecurrentMixer]] = {
     "conv": GatedConv,
     "lstm": LSTMMixer,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPattern(TransformerSizes):
+    """Which mixer each layer of a transformer has (``pattern``, ``layers.<i>.mixer``)."""
+
+    pattern: tuple[MixerName, ...] = ()
+    mixers: MixerKeys = field(default_factory=MixerKeys)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.pattern) > self.n_layers:
+            raise ValueError(
+                f"pattern names {len(self.pattern)} layers, and n_layers={self.n_layers}: set "
+                f"n_layers to {len(self.pattern)} or more"
+            )
+        for number in range(self.n_layers):
+            mixer, layer = self.mixer(number), self._layer(number)
+            if mixer == "mamba2":
+                state_space_heads(self.d_model, layer.n_heads or self.n_heads, self.mixers)
+            if mixer != "attention" and (layer.window is not None or not layer.encoded):
+                raise ValueError(
+                    f"layers.{number} has the mixer {mixer}, on which window and encoded have no "
+                    "effect: give them to a layer of attention"
+                )
+
+    def mixer(self, number: int) -> str:
+        """The name of a layer's mixer."""
+        repeated = self.pattern[number % len(self.pattern)] if self.pattern else "attention"
+        return self._layer(number).mixer or repeated
+
+    def attention_layers(self) -> list[int]:
+        return [number for number in range(self.n_layers) if self.mixer(number) == "attention"]
+
+    def weights(self) -> int:
+        keys, without = self.mixers, self.n_layers - len(self.attention_layers())
+        width = self.n_heads * (keys.head_width or self.d_model // self.n_heads)
+        # The maps of a delta rule and its states, and the B and C of mamba2.
+        return super().weights() + without * (
+            (keys.expansion or 2) * width * (5 * self.d_model + width // self.n_heads)
+            + 2 * self.d_model * keys.state_width
+        )
+
+    def refuses(self, encoding: PositionalEncoding) -> str | None:
+        inside = encoding.hooks() - {"embed"}
+        if inside and not self.attention_layers():
+            return WITHOUT_ATTENTION
+        if "update_state" in inside and not all(
+            self.at_layer(number).ff_width for number in self.attention_layers()
+        ):
+            return (
+                "updates its state from the input of each layer's feed-forward, which d_ff=0 "
+                "leaves out: set model.d_ff"
+            )
+        return super().refuses(encoding)
 
 
 def unit(x: Tensor) -> Tensor:

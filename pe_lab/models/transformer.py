@@ -12,7 +12,7 @@ multiplied by sqrt(E) at the input (Vaswani 2017).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -21,15 +21,9 @@ from torch import Tensor, nn
 
 from pe_lab.models.attention import MultiHeadAttention, last_positions
 from pe_lab.models.base import Mixer, Model, pick, refuse_whole_sequence
-from pe_lab.models.config import (
-    WITHOUT_ATTENTION,
-    DecoderConfig,
-    MixerName,
-    TransformerSizes,
-    Vocabulary,
-)
+from pe_lab.models.config import DecoderConfig, Vocabulary
 from pe_lab.models.kv_cache import Cache, LayerCache
-from pe_lab.models.mixers import MIXERS, MixerKeys, state_space_heads
+from pe_lab.models.mixers import MIXERS, LayerPattern
 from pe_lab.pe.base import PositionalEncoding
 
 Sizes = Any
@@ -37,7 +31,7 @@ Sizes = Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig(TransformerSizes):
+class TransformerConfig(LayerPattern):
     """Decoder-only transformer: in every layer a mixer, multi-head attention if ``pattern`` and
     ``layers`` name no other, then a feed-forward.
 
@@ -49,59 +43,9 @@ class TransformerConfig(TransformerSizes):
     ``normalizer`` replaces softmax by 1.5-entmax, whose weights can be exactly 0; ``asentmax``
     first multiplies the logits by a factor that grows with the keys seen.
     ``pattern`` names the mixer of each layer, attention or one of ``mixers.py``, and is repeated;
-    empty, every layer has attention. ``layers.<i>.mixer`` names that of one layer. Encodings act in
-    the layers with attention, in their order, and at the input.
+    empty, every layer has attention. ``layers.<i>.mixer`` names that of one layer, and ``mixers``
+    has their sizes. Encodings act in the layers with attention, in their order, and at the input.
     """
-
-    pattern: tuple[MixerName, ...] = ()
-    mixers: MixerKeys = field(default_factory=MixerKeys)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.pattern) > self.n_layers:
-            raise ValueError(
-                f"pattern names {len(self.pattern)} layers, and n_layers={self.n_layers}: set "
-                f"n_layers to {len(self.pattern)} or more"
-            )
-        for number in range(self.n_layers):
-            mixer, layer = self.mixer(number), self._layer(number)
-            if mixer == "mamba2":
-                state_space_heads(self.d_model, layer.n_heads or self.n_heads, self.mixers)
-            if mixer != "attention" and (layer.window is not None or not layer.encoded):
-                raise ValueError(
-                    f"layers.{number} has the mixer {mixer}, on which window and encoded have no "
-                    "effect: give them to a layer of attention"
-                )
-
-    def mixer(self, number: int) -> str:
-        """The name of a layer's mixer."""
-        repeated = self.pattern[number % len(self.pattern)] if self.pattern else "attention"
-        return self._layer(number).mixer or repeated
-
-    def attention_layers(self) -> list[int]:
-        return [number for number in range(self.n_layers) if self.mixer(number) == "attention"]
-
-    def weights(self) -> int:
-        keys, without = self.mixers, self.n_layers - len(self.attention_layers())
-        width = self.n_heads * (keys.head_width or self.d_model // self.n_heads)
-        # The maps of a delta rule and its states, and the B and C of mamba2.
-        return super().weights() + without * (
-            (keys.expansion or 2) * width * (5 * self.d_model + width // self.n_heads)
-            + 2 * self.d_model * keys.state_width
-        )
-
-    def refuses(self, encoding: PositionalEncoding) -> str | None:
-        inside = encoding.hooks() - {"embed"}
-        if inside and not self.attention_layers():
-            return WITHOUT_ATTENTION
-        if "update_state" in inside and not all(
-            self.at_layer(number).ff_width for number in self.attention_layers()
-        ):
-            return (
-                "updates its state from the input of each layer's feed-forward, which d_ff=0 "
-                "leaves out: set model.d_ff"
-            )
-        return super().refuses(encoding)
 
     def build(
         self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]
