@@ -70,7 +70,6 @@ BAD = {
     "their sequences": (["task.files={sparse: theirs.jsonl}"], "${oc.env:HOME}"),
     "their claims": (["leaderboard", "claims=claims.yaml"], "${oc.env:HOME}"),
     "a length": (["train.length=7"], "train.length=7"),
-    "a launcher of one run": (["hydra/launcher=joblib"], "add -m"),
 }
 
 

@@ -16,9 +16,9 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 558, "cli": 1224, "config": 347, "core": 702, "evaluate": 315, "experiment": 675,
-    "explain": 981, "hf": 303, "kernels": 370, "models": 1583, "nn.py": 139, "pe": 2348,
-    "report": 467, "results": 1040, "store": 293, "suite": 1021, "sweeps": 473, "train": 609,
+    "check": 558, "cli": 1220, "config": 347, "core": 702, "evaluate": 315, "experiment": 672,
+    "explain": 981, "hf": 303, "kernels": 370, "models": 1575, "nn.py": 139, "pe": 2339,
+    "report": 467, "results": 1033, "store": 293, "suite": 1004, "sweeps": 473, "train": 609,
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
 pays with something that goes."""

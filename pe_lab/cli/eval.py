@@ -33,7 +33,14 @@ from pe_lab.cli.arguments import refuse_left_out, split_finished
 from pe_lab.core.console import busy
 from pe_lab.core.errors import PeLabError
 from pe_lab.core.options import CommaSeparated, Line
+from pe_lab.results.evaluations import (
+    check_metric,
+    evaluation_tables,
+    scales,
+    shown_encoding,
+)
 from pe_lab.results.format import OutputFormat, print_tables
+from pe_lab.results.table import runs_of, unfinished_notes
 from pe_lab.results.tables import Spread
 
 Lengths = Annotated[CommaSeparated[PositiveInt], Field(description="whole numbers, at least 1")]
@@ -67,8 +74,6 @@ def show(
     paths, unfinished = split_finished(run, runs_dir)
     # Imported here: torch takes a second.
     from pe_lab.evaluate.evaluate import evaluate
-    from pe_lab.results.evaluations import check_metric, evaluation_tables
-    from pe_lab.results.table import runs_of, unfinished_notes
 
     check_metric(metric, generate)
     left_out: list[PeLabError] = []
@@ -98,8 +103,6 @@ def show(
 
 def notes(evaluated: pl.DataFrame) -> list[str]:
     """Return what the tables do not show: scales, cells without numbers, parameters left out."""
-    from pe_lab.results.evaluations import scales, shown_encoding
-
     lines, rows = scales(evaluated), evaluated.with_columns(encoding=shown_encoding())
     empty = rows.filter(pl.col("message").is_not_null())
     for encoding, split, message in empty.select("encoding", "split", "message").unique().rows():

@@ -61,9 +61,6 @@ def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
     from pe_lab.experiment.load_run import check_origin
     from pe_lab.train.plan import plan
 
-    for word in line.words:
-        if word.startswith(("hydra/launcher=", "hydra/sweeper=")) and not line.multirun:
-            raise UsageError(f"{word} has no effect on one run: add -m, or leave it out")
     jobs = compose(line)
     return jobs, [check_origin(plan(check_composed(cfg))) for cfg in jobs]
 

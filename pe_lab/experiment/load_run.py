@@ -9,7 +9,7 @@ from torch.random import fork_rng
 
 from pe_lab.config.schema import check
 from pe_lab.core.console import logger
-from pe_lab.core.errors import UsageError, did_you_mean, reason
+from pe_lab.core.errors import UsageError, check_known, reason
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.core.task import Batch
 from pe_lab.models.base import Model
@@ -37,16 +37,7 @@ class LoadedRun:
         Raises:
             UsageError: no such split, or one too long for the encoding.
         """
-        if split in self.plan.too_long:
-            raise UsageError(
-                f"split={split} needs {self.plan.too_long[split]} positions, more than "
-                f"{self.path} can encode: choose from {', '.join(self.plan.splits)}"
-            )
-        if split not in self.plan.splits:
-            raise UsageError(
-                f"split={split} is not a split of {self.path}: "
-                + did_you_mean(split, self.plan.splits)
-            )
+        check_known(f"{self.path} was not measured on split={{}}", [split], self.plan.splits)
         n = self.plan.sequences(split, self.plan.config.eval.sequences)
         data = evaluation_set(self.plan.task, split, n)
         return data, fixed_positions(self.plan.positions, split, data)

@@ -8,12 +8,9 @@ positions.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, ClassVar
 
 import torch
-import yaml
-from hydra.utils import get_object
 from torch import Tensor
 
 from pe_lab.core.task import Task
@@ -30,10 +27,9 @@ class InputOutputConfig(ConvKeys, ModelConfig):
 
     def refuses_task(self, task: Task) -> str | None:
         if task.separator is None:
-            names = ", ".join(tasks_with_separator())
             return (
                 "has no separator between an input and an output part, which this model reads "
-                f"separately: choose a task that has one ({names}) or another model"
+                "separately: choose a task that has one, such as copy, or another model"
             )
         if task.loss_on == "all":
             return (
@@ -41,16 +37,6 @@ class InputOutputConfig(ConvKeys, ModelConfig):
                 "part: set task.loss_on=scored"
             )
         return super().refuses_task(task)
-
-
-def tasks_with_separator() -> list[str]:
-    """The names of the tasks in conf/task that have a separator."""
-    targets = {
-        path.name.removesuffix(".yaml"): yaml.safe_load(path.read_text("utf-8"))["_target_"]
-        for path in (resources.files("pe_lab.conf") / "task").iterdir()
-        if path.name.endswith(".yaml")
-    }
-    return sorted(n for n, target in targets.items() if get_object(target).separator is not None)
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class PositionalEncoding(WithConstants):
         self.unused: set[str] = set()
         """Hooks that its class overrides, but that this instance does not use."""
 
-    def share(self, lower: "PositionalEncoding") -> None:
+    def share(self, lower: Self) -> None:
         """Use the modules of ``lower``, the encoding of a layer below, that the source shares among
         layers; called for each of these layers, from the lowest up. Share modules, not bare
         parameters."""

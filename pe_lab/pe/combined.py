@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -41,7 +41,7 @@ class Combined(PositionalEncoding):
         super().__init__()
         if not parts:
             raise ValueError("parts=[] combines nothing: list encodings, parts=[cope,rope]")
-        self.parts = nn.ModuleDict()
+        self.parts: Any = nn.ModuleDict()
         self.names, carrying = {}, []
         for n, section in enumerate(parts):
             part, acts = build_part(section, n, dims)
@@ -67,13 +67,12 @@ class Combined(PositionalEncoding):
         return {
             f"parts.{number}.{key}": value
             for number, part in self.parts.items()
-            for key, value in part.null_values().items()  # type: ignore[operator]
+            for key, value in part.null_values().items()
         }
 
     def active_parts(self, hook: str | None = None) -> list[PositionalEncoding]:
         """The parts that act in this layer, or at one hook of it, in order."""
-        parts: list[PositionalEncoding] = list(self.parts.values())  # type: ignore[arg-type]
-        return [part for part in parts if hook is None or hook in part.hooks()]
+        return [part for part in self.parts.values() if hook is None or hook in part.hooks()]
 
     def named_parts(self) -> list[tuple[str, PositionalEncoding]]:
         """The name and the encoding of each part that acts in this layer."""
@@ -111,16 +110,12 @@ class Combined(PositionalEncoding):
                     "them different layers, or leave one out"
                 )
 
-    def share(self, lower: PositionalEncoding) -> None:
-        assert isinstance(lower, Combined)
+    def share(self, lower: Self) -> None:
         for n in self.parts.keys() & lower.parts.keys():
-            mine, theirs = self.parts[n], lower.parts[n]
-            assert isinstance(mine, PositionalEncoding)
-            assert isinstance(theirs, PositionalEncoding)
-            if mine.share_layers:
-                self.parts[n] = theirs
+            if self.parts[n].share_layers:
+                self.parts[n] = lower.parts[n]
             else:
-                mine.share(theirs)
+                self.parts[n].share(lower.parts[n])
 
     def hooks(self) -> frozenset[str]:
         return frozenset(hook for part in self.active_parts() for hook in part.hooks())

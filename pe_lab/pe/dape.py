@@ -1,4 +1,4 @@
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch.nn.functional as F
 from pydantic import PositiveInt
@@ -47,8 +47,7 @@ class DAPE(PositionalEncoding):
         self.hidden = nn.Linear(2 * dims.n_heads, width)
         self.out = nn.Linear(width, dims.n_heads, bias=False)
 
-    def share(self, lower: PositionalEncoding) -> None:
-        assert isinstance(lower, DAPE)
+    def share(self, lower: Self) -> None:
         if self.base.share_layers:
             self.base = lower.base
 

@@ -1,4 +1,5 @@
 import math
+from typing import Self
 
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
@@ -61,8 +62,7 @@ class DeBERTa(PositionalEncoding):
         self.shift_invariant = self.absolute is None
         self.unused = {"block_input"} if self.absolute is None else set()
 
-    def share(self, lower: PositionalEncoding) -> None:
-        assert isinstance(lower, DeBERTa)
+    def share(self, lower: Self) -> None:
         self.relative = lower.relative
         if self.absolute is not None and lower.absolute is not None:
             self.absolute = lower.absolute

@@ -1,4 +1,4 @@
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, PositiveInt
@@ -45,8 +45,7 @@ class Floater(PositionalEncoding):
         self.start = nn.Parameter(torch.randn(dims.d_model))
         self.slope = Slope(dims.d_model)
 
-    def share(self, lower: PositionalEncoding) -> None:
-        assert isinstance(lower, Floater)
+    def share(self, lower: Self) -> None:
         self.slope = lower.slope
 
     def embed(self, x_BSE: Tensor, tokens_BS: Tensor, pos_BS: Tensor) -> Tensor:

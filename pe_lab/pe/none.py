@@ -1,4 +1,4 @@
-from pe_lab.pe.base import Dims, PositionalEncoding
+from pe_lab.pe.base import PositionalEncoding
 
 
 class NoPE(PositionalEncoding):
@@ -13,6 +13,3 @@ class NoPE(PositionalEncoding):
 
     shift_invariant = True
     reads_positions = None
-
-    def __init__(self, dims: Dims) -> None:
-        super().__init__()

@@ -1,4 +1,5 @@
 import math
+from typing import Self
 
 import torch
 from pydantic import PositiveFloat
@@ -35,8 +36,7 @@ class TransformerXL(PositionalEncoding):
         shape = (dims.n_heads, 1, dims.head_dim)
         self.biases = nn.ParameterDict({name: 0.02 * torch.randn(shape) for name in ("u", "v")})
 
-    def share(self, lower: PositionalEncoding) -> None:
-        assert isinstance(lower, TransformerXL)
+    def share(self, lower: Self) -> None:
         if self.share_biases:
             self.biases = lower.biases
 

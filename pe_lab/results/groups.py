@@ -16,7 +16,7 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices, conf
-from pe_lab.core.errors import UsageError, check_known
+from pe_lab.core.errors import check_known
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     OOD,
@@ -26,7 +26,6 @@ from pe_lab.core.metrics import (
     metric_prefix,
     threshold,
 )
-from pe_lab.results.query import unknown
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_rates
 from pe_lab.results.table import (
     NOT_FINITE,
@@ -165,9 +164,7 @@ def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     Raises:
         UsageError: one is none of the columns.
     """
-    for key in by:
-        if key not in columns:
-            raise UsageError(f"by={','.join(by)}: {unknown(key, columns)}")
+    check_known(f"by={','.join(by)}: none of the runs has a key {{}}", by, columns)
     return [key for key in dict.fromkeys(by) if key != "task"]
 
 

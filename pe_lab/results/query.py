@@ -62,15 +62,20 @@ def _number(word: str) -> str:
         return f"'{word}'"
 
 
-def filter_key(frame: pl.DataFrame, key: str, values: str) -> pl.DataFrame:
+def filter_key(
+    frame: pl.DataFrame, key: str, values: str, also: Sequence[str] = ()
+) -> pl.DataFrame:
     """Return the rows whose ``key`` is one of the comma-separated values.
+
+    Args:
+        also: keys of another kind, which an unknown one may be meant for.
 
     Raises:
         UsageError: a key or a choice is unknown.
     """
     name = column_of(key, frame.columns)
     if name is None:
-        raise UsageError(f"{key}={values}: {unknown(key, frame.columns)}")
+        raise UsageError(f"{key}={values}: {unknown(key, [*frame.columns, *also])}")
     words, column = re.findall(r"(?:\[[^\]]*\]|[^\s,\[])+", values), pl.col(name)
     known = STATES if name == "state" else choices(name)
     if known:

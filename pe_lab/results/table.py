@@ -17,7 +17,7 @@ import orjson
 import polars as pl
 import yaml
 
-from pe_lab.core.errors import PeLabError, UsageError, did_you_mean, reason
+from pe_lab.core.errors import PeLabError, UsageError, reason
 from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
@@ -29,7 +29,7 @@ from pe_lab.core.metrics import (
     suite_files,
 )
 from pe_lab.core.options import Line
-from pe_lab.results.query import column_of, filter_key, filter_where
+from pe_lab.results.query import filter_key, filter_where
 from pe_lab.store.run_folder import RunFolder, find_edited, run_folders
 from pe_lab.store.run_id import add_new_keys, drop_seed, identity, is_excluded
 
@@ -107,8 +107,13 @@ def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:
     return _with_ood_means(_without_copies(table))
 
 
-def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -> pl.DataFrame:
+def filtered(
+    frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any], also: Sequence[str] = ()
+) -> pl.DataFrame:
     """Return the rows that ``read_runs`` with these conditions has.
+
+    Args:
+        also: keys of another kind, which an unknown one may be meant for.
 
     Raises:
         UsageError: a key is unknown, or a condition is not understood.
@@ -116,7 +121,7 @@ def filtered(frame: pl.DataFrame, where: str | None, equal: Mapping[str, Any]) -
     if frame.is_empty():
         return frame
     for key, values in equal.items():
-        frame = filter_key(frame, key, text(values))
+        frame = filter_key(frame, key, text(values), also)
     return frame if where is None else filter_where(frame, where)
 
 
@@ -424,11 +429,7 @@ def selected(
         UsageError: a filter that no run can have, or that cannot be read.
     """
     runs = read_runs(runs_dir) if file is None else read_file_of_runs(file)
-    for key, value in filters.items():
-        if len(runs) and column_of(key, runs.columns) is None:
-            meant = did_you_mean(key, {*line.keys, *runs.columns})
-            raise UsageError(f"{line.command} {key}={value}: {meant}")
-    return filtered(runs, where, filters)
+    return filtered(runs, where, filters, line.keys)
 
 
 def unfinished_notes(runs: pl.DataFrame) -> list[str]:

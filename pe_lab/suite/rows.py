@@ -5,7 +5,7 @@ named after the encoding or control and its column, with the keys in which it de
 suite's words: ``cope``, ``cope+conv``, ``lstm``, ``cope npos=8``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -118,10 +118,18 @@ def rows_of(suite: Suite, runs: pl.DataFrame, folder: Path | None = None) -> pl.
     rows: list[dict[str, Any]] = []
     if "task_digest" in runs.columns:
         for (pe,), of_pe in runs.filter(known).group_by("pe", maintain_order=True):
-            departures = _Departures(suite, str(pe), of_pe, folder)
-            for run in of_pe.iter_rows(named=True):
-                entry = departures.entry(run)
-                rows += _run_rows(suite, run, tasks[run["task_digest"]], entry)
+            # Of an encoding whose yaml is not here, only what differs between its runs is known.
+            is_known = pe in choices("pe", folder)
+            keys = [
+                key
+                for key in of_pe.columns
+                if key.startswith("model.")
+                or (key.startswith("pe.") and (is_known or of_pe[key].n_unique() > 1))
+            ]
+            for _, of_setting in of_pe.group_by("setting", maintain_order=True):
+                entry = _name_entry(suite, of_setting.row(0, named=True), keys, folder)
+                for run in of_setting.iter_rows(named=True):
+                    rows += _run_rows(suite, run, tasks[run["task_digest"]], entry)
     return pl.DataFrame(rows, SCHEMA).sort(ORDER)
 
 
@@ -159,47 +167,27 @@ def phase_of(suite: Suite, task: str, entry: str, run: Mapping[str, Any]) -> str
     return SCORE if seed < max(protocol.seeds, protocol.more_seeds) else OTHER_SEEDS
 
 
-class _Departures:
-    """How the runs of an encoding differ from the entries of a suite."""
-
-    def __init__(self, suite: Suite, pe: str, runs: pl.DataFrame, folder: Path | None) -> None:
-        self.suite, self.pe, self.folder = suite, pe, folder
-        keys = [key for key in runs.columns if key.startswith(("pe.", "model."))]
-        known = choices("pe", folder)
-        self.keys = [
-            key
-            for key in keys
+def _name_entry(
+    suite: Suite, run: Mapping[str, Any], keys: Sequence[str], folder: Path | None
+) -> str:
+    """Return the name of a run's entry: the one from which it departs least, and how."""
+    pe, model, positions, names = run["pe"], run.get("model") or "", run.get("positions"), []
+    own = [name for column in suite.columns if (name := suite.named(pe, column))]
+    what = {f"model={model}", f"pe={pe}"}
+    of_suite = [entry for entry in suite.all_entries() if what <= {*suite.words(entry)}]
+    for entry in of_suite or own:
+        words = dict(word.split("=", 1) for word in (*suite.common, *suite.words(entry)))
+        expected = {**yaml_keys("model", model, None), **yaml_keys("pe", pe, folder)}
+        expected |= {"model": model, "positions": "sequential"} | words
+        now = {"model": model, "positions": positions or "sequential"}
+        parts = [
+            f"{key.removeprefix('pe.')}={text(value)}"
+            for key, value in (now | {key: run[key] for key in keys}).items()
             if not key.endswith("_target_")
-            # Of an encoding whose yaml is not here, only what differs between its runs is known.
-            and (pe in known or not key.startswith("pe.") or runs[key].n_unique() > 1)
+            and not _equals(value, expected.get(key), key in run["null_keys"])
         ]
-        self.names: dict[tuple[Any, ...], str] = {}
-
-    def entry(self, run: Mapping[str, Any]) -> str:
-        """Return the name of a run's entry: the one from which it departs least, and how."""
-        facts = run.get("model") or "", run.get("positions") or "sequential"
-        key = (*facts, *(run[key] for key in self.keys), *run["null_keys"])
-        if key not in self.names:
-            self.names[key] = min(self._names(run, *facts), key=lambda name: name.count(" "))
-        return self.names[key]
-
-    def _names(self, run: Mapping[str, Any], model: str, positions: str) -> list[str]:
-        suite, names = self.suite, []
-        own = [name for column in suite.columns if (name := suite.named(self.pe, column))]
-        what = {f"model={model}", f"pe={self.pe}"}
-        of_suite = [entry for entry in suite.all_entries() if what <= {*suite.words(entry)}]
-        for entry in of_suite or own:
-            words = dict(word.split("=", 1) for word in (*suite.common, *suite.words(entry)))
-            expected = {**yaml_keys("model", model, None), **yaml_keys("pe", self.pe, self.folder)}
-            expected |= {"model": model, "positions": "sequential"} | words
-            now = {"model": model, "positions": positions} | {key: run[key] for key in self.keys}
-            parts = [
-                f"{key.removeprefix('pe.')}={text(value)}"
-                for key, value in now.items()
-                if not _equals(value, expected.get(key), key in run["null_keys"])
-            ]
-            names.append(" ".join([entry, *parts]))
-        return names
+        names.append(" ".join([entry, *parts]))
+    return min(names, key=lambda name: name.count(" "))
 
 
 def _equals(value: Any, expected: Any, was_null: bool) -> bool:

@@ -278,8 +278,6 @@ class Trainer:
         for pair in list(pairs)[:1]:
             name = f"suite-{self.suite.name}"
             self._sweep = Sweep(self.line, self._words(*pair), str(self.runs_dir), name)
-            if not self._sweep.launcher.waits:
-                raise UsageError("hydra.launcher.wait=false: a suite waits between its rounds")
 
     def _words(self, task: str, entry: str) -> list[str]:
         return [*self.suite.run_words(task, entry), *self.line.words]

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import field, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveFloat
 
@@ -191,20 +190,11 @@ class Suite:
         return [*self.encodings, *self.variants, *self.controls]
 
     @property
-    def groups(self) -> Iterator[tuple[str, Group]]:
+    def groups(self) -> list[tuple[str, Group]]:
         """Each group of runs with the number of its part."""
-        if not self.parts:
-            yield (
-                "",
-                Group(  # type: ignore[call-arg]
-                    tasks=tuple(self.tasks),
-                    entries=tuple(self.entries),
-                    columns=tuple(self.columns),
-                ),
-            )
-        for number, groups in self.parts.items():
-            for group in groups:
-                yield str(number), group
+        keys: dict[str, Any] = {k: tuple(getattr(self, k)) for k in ("tasks", "entries", "columns")}
+        parts = self.parts or {0: (Group(**keys),)}
+        return [(str(number), group) for number, of_part in parts.items() for group in of_part]
 
     def with_thresholds(self, times: float) -> Self:
         """Return the same suite with all thresholds so many times as large.
