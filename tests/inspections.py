@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made import edit_checkpoint, edit_summary
-from program import start, the_run, tiny
+from program import ran, the_run, tiny
 
 from pe_lab.config.schema import check
 from pe_lab.explain.inspect import Answer, Head, Inspection
@@ -51,10 +51,8 @@ def made(text: str, gates: list[float], attended: int, **changes: Any) -> Inspec
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of a second: flipflop, cope, two layers."""
-    folder = tmp_path_factory.mktemp("finished")
     words = tiny("pe=cope", "model.n_layers=2", "positions=randomized", "positions.max=2048")
-    assert start(*words, cwd=folder).status == 0
-    return the_run(folder / "runs")
+    return the_run(ran(tmp_path_factory, words) / "runs")
 
 
 @pytest.fixture

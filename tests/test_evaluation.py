@@ -12,7 +12,7 @@ import pytest
 import torch
 from made import edit_checkpoint
 from made import made as written
-from program import assert_has, checked_jobs, start, the_run, tiny
+from program import assert_has, checked_jobs, ran, start, the_run, tiny
 
 from pe_lab.core.errors import DamagedError, UsageError
 from pe_lab.core.metrics import ENDINGS, GENERATED, compute_metrics
@@ -40,10 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def make(*words: str) -> Path:
         if words not in done:
-            folder = tmp_path_factory.mktemp("run")
-            process = start(*tiny(*words), cwd=folder)
-            assert process.status == 0, process.stderr
-            done[words] = the_run(folder / "runs")
+            done[words] = the_run(ran(tmp_path_factory, tiny(*words)) / "runs")
         return done[words]
 
     return make
@@ -330,6 +327,7 @@ def test_a_kill_leaves_the_record_before_or_after_a_row(
         with pytest.raises(KeyboardInterrupt):
             evaluate([path], lengths=[32])
     assert (path / NAME).read_bytes() == whole
+    assert list(path.glob(".*")) == []
     # What SIGKILL leaves of a file is removed by the next row.
     (path / f".{NAME}.0123abcd.part").write_text("half")
     assert evaluate([path], lengths=[16, 32])["earlier"].to_list() == [True, False]

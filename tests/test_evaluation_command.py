@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 from made import edit_checkpoint
-from program import Here, assert_has, assert_refused, start, succeeded, tiny
+from program import Here, assert_has, assert_refused, ran, start, succeeded, tiny
 
 from pe_lab.evaluate.record import NAME, read_evaluations
 from pe_lab.store.run_folder import RunFolder
@@ -20,11 +20,9 @@ from pe_lab.store.run_folder import RunFolder
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs: rope with two seeds, learned, rope on copying, and one that is not finished."""
-    folder = tmp_path_factory.mktemp("trained")
     copying = ["task=selective_copy", "task.n_copy=3", "task.n_blank=3"]
-    for words in (["pe=rope"], ["pe=rope", "seed=1"], ["pe=learned"], ["pe=rope", *copying]):
-        process = start(*tiny(*words), cwd=folder)
-        assert process.status == 0, process.stderr
+    lines = ["pe=rope"], ["pe=rope", "seed=1"], ["pe=learned"], ["pe=rope", *copying]
+    folder = ran(tmp_path_factory, *(tiny(*words) for words in lines))
     begun = next(folder.glob("runs/flipflop/rope/seed0-*"))
     shutil.copytree(begun, begun.with_name("seed9-00000000"))
     (begun.with_name("seed9-00000000") / "summary.json").unlink()

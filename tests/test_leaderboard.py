@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from program import Here, assert_has, assert_refused, csv_rows, succeeded
+from program import Here, assert_has, assert_refused, succeeded
 from suite_rows import SUITE, rows, run, tuned
 
 from docs import leaderboard
@@ -96,14 +96,6 @@ def test_the_entries_in_full_and_the_others() -> None:
 )
 def test_tables(here: Here, words: list[str], parts: list[str]) -> None:
     assert_has(succeeded(here("leaderboard", *words)).out, *parts)
-
-
-@pytest.mark.parametrize("form", ["markdown", "latex", "json", "csv"])
-def test_formats(here: Here, form: str) -> None:
-    out = succeeded(here("leaderboard", "task=recall", "pe=path", f"format={form}")).out
-    assert_has(out, "path", "8/8" if form in ("markdown", "latex") else "recall")
-    if form == "csv":
-        assert {row["entry"] for row in csv_rows(out)} == {"path", "path+conv"}
 
 
 @pytest.mark.parametrize(

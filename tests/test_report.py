@@ -9,7 +9,6 @@ from made import made
 from program import Here, assert_refused, succeeded
 from report_runs import ENCODINGS, EVIL, SEEDS, error_of, page, runs, text
 
-from pe_lab.cli.report import MARK
 from pe_lab.explain.inspect import inspect_run
 from pe_lab.report.page import Section, overview_of, sections_of, sentence_of, shades_of
 from pe_lab.results.table import read_runs
@@ -111,23 +110,6 @@ def test_a_page_of_others_is_never_overwritten(here: Here, runs: Path) -> None:
     Path("index.html").write_text("<p>mine")
     assert_refused(here("report", f"runs_dir={runs}", "inspect=none", "to=."))
     assert Path("index.html").read_text() == "<p>mine"
-
-
-def test_a_failed_write_leaves_the_old_page(
-    here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = f"<!doctype html>{MARK} old"
-    Path("index.html").write_text(old)
-
-    def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
-        failed = here("report", f"runs_dir={runs}", "inspect=none", "pe=enc_1", "to=.")
-    assert failed.status == 1
-    assert Path("index.html").read_text() == old
-    assert [path.name for path in Path().iterdir()] == ["index.html"]
 
 
 def test_charts_are_files_on_demand(here: Here, runs: Path) -> None:

@@ -3,9 +3,7 @@
 from typing import Any
 
 import pytest
-import torch
-from fast import plain
-from variants import SECTIONS, TRAIN_LEN, in_pieces, model, sequential, tokens
+from variants import SECTIONS, TRAIN_LEN, model, sequential, tokens
 
 from docs import facts
 from pe_lab.core.validation import instantiate
@@ -14,7 +12,8 @@ from pe_lab.pe.none import NoPE
 from pe_lab.train.encodings import build_encodings
 
 WINDOW = 3
-SEEN = ["none", "rope", "alibi", "t5", "cope", "shaw", "fox", "stick_breaking", "path", "fire"]
+# Without path, which convolves.
+SEEN = ["none", "rope", "alibi", "t5", "cope", "shaw", "fox", "stick_breaking", "fire"]
 
 
 def config(**keys: Any) -> TransformerConfig:
@@ -23,7 +22,7 @@ def config(**keys: Any) -> TransformerConfig:
     return made
 
 
-@pytest.mark.parametrize("name", [name for name in SEEN if name != "path"])  # it convolves
+@pytest.mark.parametrize("name", SEEN)
 def test_what_lies_outside_the_window_changes_nothing(name: str) -> None:
     built = model(SECTIONS[name], window=WINDOW, n_layers=2)
     seen = tokens(2, TRAIN_LEN)
@@ -37,17 +36,6 @@ def test_what_lies_outside_the_window_changes_nothing(name: str) -> None:
         same = (again - hidden).abs().amax((0, 2)) < 1e-12
         assert same[t + reach + 1 :].all()
         assert not same[t : t + reach + 1].any(), "within reach it does"
-
-
-@pytest.mark.parametrize("name", SEEN)
-def test_windowed_fused_equals_eager_and_decoding(name: str) -> None:
-    built = model(SECTIONS[name], window=WINDOW)
-    seen, pos = tokens(2, TRAIN_LEN), sequential(TRAIN_LEN)
-    fused = built(seen, pos)
-    torch.testing.assert_close(
-        in_pieces(built, seen, pos, TRAIN_LEN // 2), fused, rtol=0, atol=1e-10
-    )
-    torch.testing.assert_close(plain(built)(seen, pos), fused, rtol=0, atol=1e-10)
 
 
 def test_the_narrower_window_of_model_and_encoding_holds() -> None:
