@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from made import made
 from numbers_task import Numbers
 from program import ROOT, Here, assert_refused, checked_jobs, succeeded, summary, the_run, tiny
 from trainers import planned
@@ -84,6 +85,73 @@ def test_one_sentence_and_nothing_done(
         (tmp_path / name).write_text(text)
     assert_refused(here(*(words if words[0] in ("resluts", *COMMANDS) else tiny(*words))), said)
     assert not (tmp_path / "runs").exists()
+
+
+# The line of a command, and what the sentence holds.
+WRONG = [
+    ("results by=pee", "pee"),
+    ("results splits=sparze", "did you mean sparse?"),
+    ("results metric=eror", "did you mean error?"),
+    ("results sort=sparce", "did you mean sparse?"),
+    ("results format=cvs", "did you mean csv?"),
+    ("results threshold=5", "threshold=5"),
+    ("results to=x.csv", "give a new FILE.parquet"),
+    ("report runs_dir=nowhere", "nowhere"),
+    ("report pe=none", "no runs in runs as selected"),
+    ("report otu=here", "none of the runs has a key otu: choose from format, to,"),
+    ("report to", "to"),
+    ("compare a=cope", "a and b go together"),
+    ("compare a=cope b=cope", "the same encoding"),
+    ("compare taks=flipflop", "did you mean task"),
+    ("compare a=cope b=conv_only", "no finished run of pe=cope"),
+    ("leaderboard task=flip", "did you mean flipflop"),
+    ("leaderboard pe=copee", "did you mean cope"),
+    ("leaderboard suite=v1", "unknown suite v1"),
+    ("leaderboard view=tunin", "did you mean tuning"),
+    ("leaderboard claims=none.yaml", "there is no none.yaml"),
+    ("leaderboard to=x.txt", "give FILE.html"),
+    ("leaderboard figure=lengths", "give FILE.pdf"),
+    ("leaderboard figure=lengths to=x.html", "give FILE.pdf"),
+    ("leaderboard to=none/x.html", "in a folder"),
+    ("leaderboard suite=quick claims=true", "there is no"),
+    ("suite v0", "unknown suite v0: choose from hybrids, quick, v2"),
+    ("suite", "suite needs the name of a suite"),
+    ("suite v2 tasks=flip", "tasks=flip: did you mean flipflop?"),
+    ("suite v2 phases=scores", "phases=scores: did you mean score?"),
+    ("suite v2 pe=copee", "pe=copee: did you mean cope?"),
+    ("suite v2 train.steps=3", "suite train.steps=3: "),
+    ("suite v2 force=true", "suite force=true: "),
+    ("check pe=coop", "did you mean"),
+    ("check pe=cope pe.npso=3", "did you mean pe.npos?"),
+    ("check pe=cope,rope pe.base=3", "pe.base"),
+    ("check pe=cope trian.steps=3", "trian.steps"),
+    ("check task=copi", "did you mean copy?"),
+    ("check --config-dir none", "none"),
+    ("check --config-dir .", ""),
+    ("check cope", "cope"),
+    *((f"new encoding {name}", name) for name in ("rope", "json", "my-own", "../up", "Mine")),
+    ("new encodings mine", "encodings"),
+    ("new encoding", ""),
+    ("new", ""),
+    ("new encoding mine too=x", "did you mean to?"),
+    ("dashboard mode=onlin", "did you mean online?"),
+    ("dashboard nam=x", "did you mean name?"),
+    ("dashboard where=seed>1", ""),
+    ("dashboard state=failed", ""),
+    ("dashboard pe=alibi", "alibi"),
+    ("dashboard to=x.json", "to="),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG)
+def test_a_wrong_word_of_a_command_beside_runs(
+    here: Here, tmp_path: Path, line: str, said: str
+) -> None:
+    for task in ("flipflop", "copy"):
+        made("rope", task=task)
+    before = sorted(tmp_path.rglob("*"))
+    assert_refused(here(*line.split()), said)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_debug_adds_the_traceback(here: Here) -> None:

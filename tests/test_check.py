@@ -259,12 +259,3 @@ def test_several_in_a_line_each(here: Here, mine: Path) -> None:
     assert (first[:13], " 0 fail" in first, second[:8]) == ("pe=sinusoidal", True, "pe=drawn")
     assert_refused(ended, "pe=drawn state_dict round trip", status=1)
     assert "sinusoidal" not in ended.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["pe=coop", "pe=cope pe.npso=3", "pe=cope,rope pe.base=3", "pe=cope trian.steps=3",
-     "task=copi", "--config-dir none", "--config-dir .", "cope"],
-)  # fmt: skip
-def test_refused_in_one_sentence(here: Here, words: str) -> None:
-    assert_refused(here("check", *words.split()))

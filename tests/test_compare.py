@@ -140,21 +140,6 @@ def test_the_tables_and_what_is_not_run(here: Here) -> None:
     assert {row["pe"] for row in rows if row["ours"]} == {"cope"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["a=cope"], "a and b go together"),
-        (["a=cope", "b=cope"], "the same encoding"),
-        (["format=pdf"], "format=pdf"),
-        (["taks=flipflop"], "did you mean task"),
-        (["a=cope", "b=conv_only"], "no finished run of pe=cope"),
-    ],
-)
-def test_a_wrong_word_is_one_sentence(here: Here, words: list[str], message: str) -> None:
-    made("rope")
-    assert_refused(here("compare", *words), message)
-
-
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_the_sign_test_is_scipys(lower: int, higher: int) -> None:
     theirs = binomtest(lower, lower + higher).pvalue if lower + higher else 1

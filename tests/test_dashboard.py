@@ -88,23 +88,6 @@ def test_one_workspace_per_task_readable_by_the_library(here: Here, runs: Path) 
     assert [group.name for group in counting.runset_settings.groupby] == ["JobType"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "mode=onlin",
-        "nam=x",
-        "where=seed>1",
-        "state=failed",
-        "pe=alibi",
-        "to=x.json",
-        "runs_dir=nowhere",
-    ],
-)
-@pytest.mark.usefixtures("runs")
-def test_wrong_arguments_give_one_sentence(here: Here, words: str) -> None:
-    assert_refused(here("dashboard", words))
-
-
 def test_online_the_view_is_saved_and_saved_again_in_its_place(
     here: Here, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

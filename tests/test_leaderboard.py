@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from program import Here, assert_has, assert_refused, succeeded
+from program import Here, assert_has, succeeded
 from suite_rows import SUITE, rows, run, tuned
 
 from docs import leaderboard
@@ -96,25 +96,6 @@ def test_the_entries_in_full_and_the_others() -> None:
 )
 def test_tables(here: Here, words: list[str], parts: list[str]) -> None:
     assert_has(succeeded(here("leaderboard", *words)).out, *parts)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["task=flip"], "did you mean flipflop"),
-        (["pe=copee"], "did you mean cope"),
-        (["suite=v1"], "unknown suite v1"),
-        (["view=tunin"], "did you mean tuning"),
-        (["claims=none.yaml"], "there is no none.yaml"),
-        (["to=x.txt"], "give FILE.html"),
-        (["figure=lengths"], "give FILE.pdf"),
-        (["figure=lengths", "to=x.html"], "give FILE.pdf"),
-        (["to=none/x.html"], "in a folder"),
-        (["suite=quick", "claims=true"], "there is no"),
-    ],
-)
-def test_what_is_wrong_is_refused(here: Here, words: list[str], said: str) -> None:
-    assert_refused(here("leaderboard", *words), said)
 
 
 def test_the_page_has_every_task_and_entry(here: Here, tmp_path: Path) -> None:

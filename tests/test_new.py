@@ -105,21 +105,6 @@ def test_nothing_is_written_over(here: Here, tmp_path: Path, file: str) -> None:
     assert (tmp_path / "mine" / file).read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(["encoding", name] for name in ("rope", "json", "my-own", "../up", "Mine")),
-        ["encodings", "mine"],
-        ["encoding"],
-        [],
-        ["encoding", "mine", "too=x"],
-    ],
-)
-def test_refused_in_one_sentence(here: Here, tmp_path: Path, words: list[str]) -> None:
-    assert_refused(here("new", *words))
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.extended
 def test_the_page_on_extending_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()

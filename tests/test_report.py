@@ -126,13 +126,6 @@ def test_without_a_finished_run_the_page_says_so(here: Here, runs: Path) -> None
     assert f"no good: {EVIL}" in page.inside("main")
 
 
-@pytest.mark.parametrize("words", ["runs_dir=nowhere", "pe=none", "otu=here", "to"])
-def test_wrong_words_are_one_sentence(here: Here, runs: Path, words: str) -> None:
-    Path("runs").symlink_to(runs)
-    assert_refused(here("report", words))
-    assert not (runs / "report").exists()
-
-
 def test_everything_is_labelled_and_unique(page: Page) -> None:
     ids = [e["attributes"]["id"] for e in page.elements if "id" in e["attributes"]]
     assert len(ids) == len(set(ids))

@@ -203,13 +203,6 @@ def test_rates_and_medians(here: Here) -> None:
     assert [loss[0][name] for name in ("k", "p_generalises", "threshold")] == [None] * 3
 
 
-@pytest.mark.parametrize("word", ["by=pee", "splits=sparze", "metric=eror", "sort=sparce",
-    "format=cvs", "threshold=5", "to=x.csv"])  # fmt: skip
-def test_a_wrong_word_is_one_sentence(here: Here, word: str) -> None:
-    made()
-    assert_refused(here("results", *word.split()))
-
-
 def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from program import Here, assert_refused, checked_jobs
+from program import checked_jobs
 from suites import tiny_suite
 
 from pe_lab.core.config_dir import choices
@@ -94,19 +94,3 @@ def test_steps_are_selected_by_part_task_entry_column_and_phase() -> None:
     assert {step.phase for step in every} == {"tuning", "score", "longer"}
     with pytest.raises(UsageError, match="no part has"):
         select_steps(V2, ["text"], ["t5"])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["v0"], "unknown suite v0: choose from hybrids, quick, v2"),
-        ([], "suite needs the name of a suite"),
-        (["v2", "tasks=flip"], "tasks=flip: did you mean flipflop?"),
-        (["v2", "phases=scores"], "phases=scores: did you mean score?"),
-        (["v2", "pe=copee"], "pe=copee: did you mean cope?"),
-        (["v2", "train.steps=3"], "suite train.steps=3: "),
-        (["v2", "force=true"], "suite force=true: "),
-    ],
-)
-def test_what_is_wrong_is_refused(here: Here, words: list[str], said: str) -> None:
-    assert_refused(here("suite", *words), said)
