@@ -191,7 +191,7 @@ def _find_causes(one: Diagnosis) -> dict[str, float]:
     if one.restored("oracle") < HALF <= one.restored(MOVED):
         names["unseen positions"] = MOVED
     for cause, name in names.items():
-        share = one.restored(name) - _placebo(one, name)
+        share = _restored_beyond_placebos(one, name)
         if share >= HALF and not _harms(one, one.by_name[name], HARM):
             found[cause] = share
     if _lost(one, "term") < HALF * _lost(one, "margin"):
@@ -199,14 +199,16 @@ def _find_causes(one: Diagnosis) -> dict[str, float]:
     return found
 
 
-def _placebo(one: Diagnosis, name: str) -> float:
-    """What the placebos of an intervention restore, at most; all, where a told one has none."""
-    placebos = PLACEBOS.get(name, ())
-    # Few of a small number of bad keys are among fewer keys.
-    if name == "far keys masked" and one.restored(PLACEBOS["fewer keys"][0]) >= HALF:
-        return 0.0
+def _restored_beyond_placebos(one: Diagnosis, name: str) -> float:
+    """What an intervention restores beyond its placebos; nothing, where a told one has none."""
+    # Fewer keys seldom hold a few bad ones, wherever these are: far keys must be half of the rest.
+    few = name in ("far keys masked", "distances clamped") and (
+        one.restored(PLACEBOS["fewer keys"][0]) >= HALF
+    )
+    placebos = ("fewer keys",) if few else PLACEBOS.get(name, ())
     shares = [one.restored(placebo) for placebo in placebos if placebo in one.by_name]
-    return max(0.0, *shares) if shares else float(bool(placebos))
+    most = max(0.0, *shares) if shares else float(bool(placebos))
+    return (one.restored(name) - most) / (1 - most if few and most < 1 else 1)
 
 
 def _find_narrowest(one: Diagnosis, causes: dict[str, float]) -> str:

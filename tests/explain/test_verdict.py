@@ -77,6 +77,15 @@ def test_one_seed(cause):
             },
             "far competitors",
         ),
+        # The best three keys capped at the fourth, as measured: recall none, copy_unique t5.
+        *(
+            ({"restored": rows | {"fewer keys: strongest others masked": 1.0}}, cause)
+            for rows, cause in (
+                ({"fewer keys": 0.54, "far keys masked": 0.59}, "mixed"),
+                ({"fewer keys": 0.71, "distances clamped": 0.82}, "mixed"),
+                ({"fewer keys": 0.75, "distances clamped": 1.0}, "unseen distances"),
+            )
+        ),
     ],
 )
 def test_no_row_of_the_table_contradicts_the_verdict(rows, cause):
