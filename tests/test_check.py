@@ -20,7 +20,14 @@ class Plain(PositionalEncoding):
         self.heads = dims.n_heads
 
 
-class HeadAxis(RoPE):
+class OneRoPE(RoPE):
+    """Has no choices, each of which would be checked."""
+
+    def __init__(self, dims):
+        super().__init__(dims, base=10000.0, pairing="interleaved")
+
+
+class HeadAxis(OneRoPE):
     """Rotates by the number of the head, not by the position (open_lm 4)."""
 
     @by_position
@@ -30,7 +37,7 @@ class HeadAxis(RoPE):
         return rotate_pairs(q, factors, self.halves), rotate_pairs(k, factors, self.halves)
 
 
-class CountedRows(RoPE):
+class CountedRows(OneRoPE):
     """Counts rows in place of reading positions: with a cache every new key is number 0
     (x-transformers 242)."""
 
@@ -188,10 +195,9 @@ class Dropped(Plain):
         distance = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
         return self.drop(-distance.double()).expand(-1, self.heads, -1, -1)
 '''
-ROPE_KEYS = "base: 10000\npairing: interleaved\nlogn: none\nlogn_clip: null\n"
 PLANTED = {
-    "HeadAxis": (ROPE_KEYS, "reads positions"),
-    "CountedRows": (ROPE_KEYS, "reads positions"),
+    "HeadAxis": ("", "reads positions"),
+    "CountedRows": ("", "reads positions"),
     "OffByOne": ("max_len: 48\n", "cached equals uncached"),
     "LooksAhead": ("", "no look at the future", "cached equals uncached"),
     "NotRead": (
