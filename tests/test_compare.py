@@ -37,28 +37,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("runs").mkdir()
 
 
-def test_the_published_numbers_are_those_of_the_sources() -> None:
+def test_the_published_numbers_are_shares_and_state_their_protocol() -> None:
+    """The numbers themselves are in tests/golden."""
     numbers = published()
-    known = {(n["where"], n["pe"], n["size"], n["split"]): n for n in numbers}
-    assert len(known) == len(numbers)
     assert all(0 <= n["theirs_low"] <= n["theirs"] <= n["theirs_high"] <= 1 for n in numbers)
-    flipflop, size = "arXiv 2405.18719, tables 2 and 7", "d_model=128 n_layers=4 n_heads=4"
     rambaud = "selective copy, 128 letters and 128 blanks, appendix B.2"
-    for key, error, printed, low, high in [
-        ((flipflop, "cope", size, "sparse"), 0.332, "33.2", 0.3315, 0.3325),
-        ((rambaud, "rope", "", "dense"), 0.52, "52 (accuracy .48)", 0.515, 0.525),
-        ((rambaud, "path", "", "dense"), 0.0, "0 (accuracy 1.00)", 0.0, 0.005),
-        (("arXiv 2505.16381, one layer", "path", "", "sparse"), 1e-6, "0.0001", 5e-7, 1.5e-6),
-    ]:
-        number = known[key]
-        assert (number["theirs"], number["theirs_printed"]) == (error, printed)
-        assert (number["theirs_low"], number["theirs_high"]) == pytest.approx((low, high))
-    stated = known[rambaud, "rope", "", "dense"]["protocol"]
+    stated = next(n["protocol"] for n in numbers if (n["where"], n["pe"]) == (rambaud, "rope"))
     assert {"train.lr": 2e-4, "task.train_sequences": 100000}.items() <= stated.items()
-    # Three seeds at d 256, 4 layers, 4 heads of flip-flop, one in its other sizes.
-    largest = "d_model=256 n_layers=4 n_heads=4"
-    for n in (n for n in numbers if n["recipe"] == "flipflop"):
-        assert n["theirs_seeds"] == (3 if n["size"] == largest else 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import measure
 import pytest
 
 NUMBERS = json.loads(measure.NUMBERS.read_text())
-QUICK_TABLES = ("suite", "findings")
+QUICK_TABLES = ("suite", "findings", "published")
 GONE = {"clusters", "clusters_a", "clusters_b", "verdict"}
 """Columns of csv that have gone or have other words on purpose since v0.2."""
 
