@@ -26,10 +26,10 @@ from pe_lab.core.errors import check_known, counted
 from pe_lab.results.table import (
     FINDINGS,
     GROUPS,
+    SHIPPED_FINDINGS,
     filtered,
     read_file_of_runs,
     read_runs,
-    shipped_findings,
 )
 from pe_lab.store.run_id import ROUNDING, is_excluded
 
@@ -90,7 +90,7 @@ def run(names: Sequence[str]) -> None:
         words = ["-m", *shlex.split(line), f"runs_dir={RUNS}"]
         command = [sys.executable, "-m", "pe_lab", *words, "tracker.wandb.mode=disabled"]
         subprocess.run(command, cwd=facts.ROOT, check=True)
-    keep(RUNS, findings.values(), shipped_findings())
+    keep(RUNS, findings.values(), SHIPPED_FINDINGS)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Next-token prediction on a text file."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -114,12 +113,6 @@ class Text(Task):
             raise ValueError(f"a length of {length} is too short for text: give at least 1")
         period = self.period if self.period is not None and self.period < length else None
         return replace(self, length=length, period=period, splits={})
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        codes = [self._text.alphabet[token] for token in tokens]
-        if self.unit == "bytes":
-            return bytes(codes).decode(errors="replace")
-        return "".join(map(chr, codes))
 
     @cached_property
     def _text(self) -> TextFile:

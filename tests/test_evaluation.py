@@ -19,7 +19,7 @@ from pe_lab.core.metrics import ENDINGS, GENERATED, compute_metrics
 from pe_lab.core.rng import generator
 from pe_lab.evaluate.evaluate import evaluate, make_cells
 from pe_lab.evaluate.record import NAME, Evaluations, Measurement, read_evaluations
-from pe_lab.evaluate.swap_encoding import parse_encodings
+from pe_lab.evaluate.swap_encoding import split_encodings
 from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
@@ -128,7 +128,7 @@ def test_a_change_without_effect_changes_nothing(run: Run) -> None:
 def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
     path = run(*rope())
     words = "rope,rope:base=10000:pairing=interleaved,rerope:window=8"
-    placed = make_cells(load(path), parse_encodings(words), ["in_domain"], [48])
+    placed = make_cells(load(path), split_encodings(words), ["in_domain"], [48])
     kept, replaced, from_yaml = (cell.plan.config.pe for cell in placed[1:])
     assert (kept["base"], kept["pairing"]) == (500, "half")
     assert (replaced["base"], replaced["pairing"]) == (10000, "interleaved")

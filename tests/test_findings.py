@@ -9,7 +9,7 @@ from made import made
 
 from docs import findings
 from docs.findings import keep
-from pe_lab.results.table import FACTS, read_file_of_runs, shipped_findings
+from pe_lab.results.table import FACTS, SHIPPED_FINDINGS, read_file_of_runs
 
 WRITTEN, WRITTEN_HEAD = findings.WRITTEN["findings"], findings.WRITTEN["head"]
 
@@ -45,7 +45,7 @@ def test_no_run_that_ships_is_without_a_section() -> None:
     runs = read_file_of_runs("findings")
     shown = pl.concat([findings.runs_of(one, runs)["path"] for one in WRITTEN.values()])
     assert set(runs["path"]) == set(shown)
-    assert shipped_findings().stat().st_size < 1_000_000
+    assert SHIPPED_FINDINGS.stat().st_size < 1_000_000
     words = pl.concat([runs[n] for n, kind in runs.schema.items() if kind == pl.String])
     assert not words.str.contains("(^|[^:/])/(home|tmp|root|work|Users|mnt)/").any()
 

@@ -208,7 +208,7 @@ def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
 ) -> None:
     """A run from before there was a metric lacks it; one whose loss overflowed has null."""
     mine = Metric("mine", float, "nats", column="mine", lower_is_better=True, may_overflow=True)
-    monkeypatch.setattr("pe_lab.core.metrics.METRICS", (*METRICS, mine))
+    monkeypatch.setattr("pe_lab.results.groups.METRICS", (*METRICS, mine))
     made("old")
     for seed, value in enumerate((0.5, None)):
         run = made("new", seed, **{"task.length": 64 + seed})

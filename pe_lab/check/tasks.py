@@ -128,7 +128,7 @@ def compare_answers(task: Task) -> int:
         read, answer = batch.tokens[row, : t + 1], int(batch.targets[row, t])
         require(
             known.setdefault(read.tobytes(), answer) == answer,
-            f"after {task.decode(read.tolist())!r} two sequences have other answers",
+            f"after {[task.vocab[token] for token in read]} two sequences have other answers",
         )
     return int(batch.scored.sum()) - len(known)
 

@@ -72,14 +72,12 @@ def _find(name: str, runs_dir: Path) -> list[Path]:
         for folder in folders
     ]
     runs = [run for several in inside for run in several] or match_runs(name, runs_dir)
-    if not runs and Path(name).is_dir():
-        return [Path(name)]
-    if not runs:
+    if not (runs or Path(name).is_dir()):
         raise UsageError(
             f"run={name} is not a folder, and no run below runs_dir={runs_dir} has that name: "
             "pe-lab runs lists them"
         )
-    return [run for run in runs if ".replaced-" not in run.name]
+    return runs or [Path(name)]
 
 
 def refuse_left_out(errors: Sequence[PeLabError], n: int, done: str) -> None:

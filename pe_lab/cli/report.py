@@ -54,7 +54,7 @@ def show(
     runs = selected(line, runs_dir, where, filters)
     if runs.is_empty():
         raise UsageError(f"report: no runs in {runs_dir} as selected: leave out a filter")
-    sections, unread = sections_of(runs, where)
+    sections, unread = sections_of(runs)
     folder = to or Path(runs_dir, "report", *(
         ["charts"] if format != "html" else []))  # fmt: skip
     if format != "html":
@@ -71,8 +71,7 @@ def show(
     inspections = inspect_best(sections, chosen)
     tasks = ", ".join(section.task for section in sections)
     title = title or f"Positional encodings on {tasks or 'no task yet'}"
-    command = str(line)
-    html = render_report(sections, runs, inspections, unread, title, command).encode()
+    html = render_report(sections, runs, inspections, unread, title, str(line)).encode()
     write_output(path, html)
     shown = f"{path}: {states(runs)}; {len(html) / 1e6:.1f} MB, open it in a browser"
     console().print(shown, soft_wrap=True)

@@ -169,12 +169,6 @@ SHARES = {"accuracy", *GENERATED, *ENDINGS, *(m.name for m in METRICS if m.unit 
 CHARTED = tuple(metric for metric in METRICS if metric.charted)
 
 
-def metric_of(name: str) -> Metric | None:
-    """The metric of this name, or of ``<name>_generated``."""
-    name = name.removesuffix("_generated")
-    return next((metric for metric in METRICS if metric.name == name), None)
-
-
 SUITE_V1 = {
     **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
     **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),

@@ -341,7 +341,3 @@ class Task(ABC):
         except Exception as error:
             return f"its answers cannot be found ({type(error).__name__}: {reason(error)})"
         return None
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, as a user reads it."""
-        return " ".join(self.vocab[token] for token in tokens)

@@ -33,12 +33,10 @@ from pe_lab.evaluate.record import (
     TRAINED,
     Evaluations,
     Measurement,
-    not_finite,
 )
 from pe_lab.evaluate.swap_encoding import (
-    EncodingSpec,
     MissingWeightsError,
-    parse_encodings,
+    split_encodings,
     swap_encoding,
     transfer_weights,
 )
@@ -138,7 +136,7 @@ def evaluate(
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
-    specs = parse_encodings(",".join(encodings)) if encodings else []
+    others = split_encodings(",".join(encodings)) if encodings else []
     options: Any = {"k": k, "sequences": sequences, "generate": generate, "config_dir": config_dir}
     table, records = [], {}
     for path in map(Path, runs):
@@ -149,7 +147,7 @@ def evaluate(
                 raise
             left_out(error)
             continue
-        table += make_cells(run, specs, splits, lengths, **options)
+        table += make_cells(run, others, splits, lengths, **options)
         records[path] = record
     measurer, rows = Measurer(device, threads), []
     with stop_on_signal():
@@ -167,20 +165,21 @@ def evaluate(
 
 
 def _row(cell: Cell, row: dict[str, Any], earlier: bool) -> dict[str, Any]:
-    names, what = cell.trained.names, cell.measurement
+    names, what, metrics = cell.trained.names, cell.measurement, (*METRIC_COLUMNS, *GENERATED)
     return {
         **row,
         **{"path": str(cell.path), "task": names["task"], "pe": names["pe"]},
         **{"seed": cell.trained.seed, "setting": cell.setting, "encoding": cell.encoding},
         **{"k": cell.scale, "split": what.split, "length": cell.length, "tokens": what.tokens},
         **{"left_out": cell.left_out, "message": cell.message, "earlier": earlier},
-        NOT_FINITE: not_finite(row),
+        # Null in a row, where others are absent.
+        NOT_FINITE: " ".join(name for name in metrics if name in row and row[name] is None),
     }
 
 
 def make_cells(
     run: LoadedRun,
-    encodings: Sequence[EncodingSpec],
+    encodings: Sequence[str],
     splits: Sequence[str],
     lengths: Sequence[int] | None = None,
     *,
@@ -196,7 +195,7 @@ def make_cells(
         UsageError: the run cannot be evaluated in this way.
     """
     config = run.plan.config
-    swapped = {spec.text: swap_encoding(config, spec, k, config_dir) for spec in encodings}
+    swapped = {text: swap_encoding(config, text, k, config_dir) for text in encodings}
     tasks = [
         (split, length, _task_at_length(run, split, length))
         for split in dict.fromkeys(splits)

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.core.errors import RunError
-from pe_lab.core.metrics import GENERATED, METRICS
+from pe_lab.core.metrics import METRICS
 from pe_lab.store.run_folder import RunFolder, seal_lines
 from pe_lab.store.run_id import add_new_keys
 
@@ -77,12 +77,6 @@ def _key(row: Mapping[str, Any]) -> str:
     # Classes have moved since the first rows were recorded.
     values = {**row, **add_new_keys({"pe": row["pe"]})}
     return json.dumps([values.get(name) for name in _IDENTITY], sort_keys=True)
-
-
-def not_finite(row: Mapping[str, Any]) -> str:
-    """Return the metrics that were infinite or NaN: null in a row, where others are absent."""
-    names = {**METRIC_COLUMNS, **dict.fromkeys(GENERATED)}
-    return " ".join(name for name in names if name in row and row[name] is None)
 
 
 class Evaluations:

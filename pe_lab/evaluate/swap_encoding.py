@@ -1,6 +1,6 @@
 """Encodings that replace the one that a run was trained with."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -17,29 +17,10 @@ from pe_lab.train.encodings import initial_encodings, reason_to_refuse
 from pe_lab.train.plan import Plan
 
 
-@dataclass(frozen=True)
-class EncodingSpec:
-    """An encoding as the user wrote it, ``NAME:key=value:..``, its name and overridden keys."""
-
-    text: str
-    name: str
-    overrides: dict[str, Any]
-
-
-def parse_encodings(text: str) -> list[EncodingSpec]:
-    """Return the comma-separated encodings of ``pe=``, without duplicates and ``trained``."""
-    return [_parse(part) for part in dict.fromkeys(_split(text, ",")) if part != TRAINED]
-
-
-def _parse(text: str) -> EncodingSpec:
-    name, *pairs = _split(text, ":")
-    try:
-        overrides = {
-            key: yaml.safe_load(value) for key, value in (pair.split("=", 1) for pair in pairs)
-        }
-    except (ValueError, yaml.YAMLError):
-        raise UsageError(f"pe={text} is not understood: give NAME:key=value:key=value") from None
-    return EncodingSpec(text, name, overrides)
+def split_encodings(text: str) -> list[str]:
+    """Return the comma-separated encodings of ``pe=``, each ``NAME:key=value:..``, without
+    duplicates and ``trained``."""
+    return [part for part in dict.fromkeys(_split(text, ",")) if part != TRAINED]
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -55,29 +36,36 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def swap_encoding(
-    config: Config, spec: EncodingSpec, k: float | None = None, config_dir: str | None = None
+    config: Config, text: str, k: float | None = None, config_dir: str | None = None
 ) -> Config:
     """Return a run's configuration with its encoding replaced. A key that both encodings have keeps
-    its trained value unless ``spec`` overrides it.
+    its trained value unless ``text`` overrides it.
 
     Args:
-        k: the scale, if the encoding has one and ``spec`` does not override it.
+        text: the encoding as the user wrote it, ``NAME:key=value:..``.
+        k: the scale, if the encoding has one and ``text`` does not override it.
         config_dir: a folder with yamls of further encodings.
 
     Raises:
         UsageError: unknown encoding, key, or value.
     """
-    section = encoding_section(spec.name, "pe", config_dir)
+    name, *pairs = _split(text, ":")
+    try:
+        words = dict(pair.split("=", 1) for pair in pairs)
+        overrides = {key: yaml.safe_load(value) for key, value in words.items()}
+    except (ValueError, yaml.YAMLError):
+        raise UsageError(f"pe={text} is not understood: give NAME:key=value:key=value") from None
+    section = encoding_section(name, "pe", config_dir)
     kept = {key: config.pe[key] for key in section if key in config.pe and key != "_target_"}
     scaled = {"k": k} if k is not None and "k" in section else {}
     resolved = to_dict(config)
-    names = {**resolved.pop("names"), "pe": spec.name}
+    names = {**resolved.pop("names"), "pe": name}
     try:
-        pe = fill_parts(section | kept | scaled | spec.overrides, config_dir)
+        pe = fill_parts(section | kept | scaled | overrides, config_dir)
         swapped = check({**resolved, "pe": pe}, names)
     except UsageError as error:
-        raise UsageError(f"pe={spec.text}: {error}") from None
-    _refuse_lost(config.pe, swapped.pe, spec.name)
+        raise UsageError(f"pe={text}: {error}") from None
+    _refuse_lost(config.pe, swapped.pe, name)
     return swapped
 
 

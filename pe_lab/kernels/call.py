@@ -71,15 +71,11 @@ def strided_fields(kind: type[Problem]) -> frozenset[str]:
     return frozenset(name for name, of, *_ in kind._fields_ if of is Strided)
 
 
-@functools.cache
-def function(source: str, name: str, dtype: torch.dtype) -> Callable[[Any], int]:
-    """The function ``<name>_float`` or ``_double`` of a library."""
-    return getattr(build.library(source), f"{name}_{SUFFIX[dtype]}")
-
-
 def call(source: str, name: str, dtype: torch.dtype, problem: Problem) -> None:
-    """Run a function of a library; other Python threads run meanwhile."""
-    if function(source, name, dtype)(ctypes.byref(problem)) != 0:
+    """Run the function ``<name>_float`` or ``_double`` of a library; other Python threads run
+    meanwhile."""
+    function = getattr(build.library(source), f"{name}_{SUFFIX[dtype]}")
+    if function(ctypes.byref(problem)) != 0:
         raise MemoryError(f"too little memory for the kernel {name!r}")
 
 

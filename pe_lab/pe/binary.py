@@ -22,7 +22,7 @@ class Binary(PositionalEncoding):
 
     def __init__(self, dims: Dims, bits: Annotated[int, Field(ge=1, le=62)] | None) -> None:
         super().__init__()
-        self.bits = _bits(dims.max_len) if bits is None else bits
+        self.bits = max(1, (dims.max_len - 1).bit_length()) if bits is None else bits
         self.max_len = 2**self.bits
         bound = 1 / math.sqrt(self.bits)
         self.weight = nn.Parameter(torch.empty(self.bits, dims.d_model).uniform_(-bound, bound))
@@ -37,7 +37,3 @@ class Binary(PositionalEncoding):
         return (
             x_BSE + look_up(digits_BSN, self.digit[:, None].to(self.weight))[..., 0] @ self.weight
         )
-
-
-def _bits(positions: int) -> int:
-    return max(1, (positions - 1).bit_length())

@@ -32,7 +32,9 @@ class Hierarchical(PositionalEncoding):
                 "between 0 and 1 (0.4 in the source)"
             )
         # A train length whose square is too short for a split takes more rows.
-        self.rows = max(dims.train_len, _root(dims.max_len)) if rows is None else rows
+        # The smallest number whose square is enough.
+        root = math.isqrt(dims.max_len - 1) + 1
+        self.rows = max(dims.train_len, root) if rows is None else rows
         self.max_len, self.a = self.rows**2, a
         self.table = nn.Parameter(torch.randn(self.rows, dims.d_model))
 
@@ -41,8 +43,3 @@ class Hierarchical(PositionalEncoding):
         high_BSE = look_up(pos_BS // self.rows, u_RE)
         low_BSE = look_up(pos_BS % self.rows, u_RE)
         return x_BSE + self.a * high_BSE + (1 - self.a) * low_BSE
-
-
-def _root(positions: int) -> int:
-    """The smallest number whose square is enough."""
-    return math.isqrt(positions - 1) + 1

@@ -45,7 +45,6 @@ def leaderboard_page(
     panels = {task: {s: (task, s) for s in suite.tasks[task].thresholds} for task in tasks}
     figures = {task: errors_figure(scores, of) for task, of in panels.items()}
     return rendered(
-        "pe_lab.report",
         "leaderboard.html",
         generator=GENERATOR,
         title=f"Which encoding generalises? Suite {suite.version}",

@@ -57,18 +57,19 @@ class Section:
     runs: pl.DataFrame
 
 
-def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Section], list[str]]:
+def sections_of(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
     """A section for each task, and a message for each file that cannot be read.
 
     Args:
         runs: as ``read_runs`` gives them.
-        where: the condition that selected them.
     """
     finished = runs.filter(pl.col("state") == "finished")
     if finished.is_empty():
         return [], []
     groups, names = grouped(finished), named(finished)
     why, unread = recorded(finished)
+    differs = pl.col("setting").replace_strict(names.labels, default="", return_dtype=pl.String)
+    label = pl.format("{} {}", "pe", differs.fill_null("")).str.strip_chars()
     sections = []
     for table in tables(groups, names, Layout()):
         task = table.title.partition(":")[0]
@@ -77,9 +78,11 @@ def sections_of(runs: pl.DataFrame, where: str | None = None) -> tuple[list[Sect
         shared, differing = _settings(part)
         order = [_label_of(row) for row in table.frame.iter_rows(named=True)]
         setting = f"Setting: {names.shared.get(task) or 'the defaults of the task'}."
+        splits = groups.filter(pl.col("task") == task)["split"].unique(maintain_order=True)
+        limits = {split: threshold(task, split) for split in splits if split != OOD}
         charts = [
             replace(chart, note=f"{chart.note} {setting}")
-            for chart in charts_of_task(part, _label(names), order, _thresholds(task, groups))
+            for chart in charts_of_task(part, label, order, limits)
         ]
         table = _with_verdicts(table, part, names, why)
         sections.append(Section(task, sentence_of(table), table, charts, shared,
@@ -109,23 +112,12 @@ def recorded(runs: pl.DataFrame) -> tuple[dict[str, Cell], list[str]]:
     return {setting: leading(group_cells(some)) for setting, some in found.items()}, unread
 
 
-def _label(names: Names) -> pl.Expr:
-    """The encoding and the keys in which its setting differs."""
-    differs = pl.col("setting").replace_strict(names.labels, default="", return_dtype=pl.String)
-    return pl.format("{} {}", "pe", differs.fill_null("")).str.strip_chars()
-
-
 def _label_of(row: Mapping[str, Any]) -> str:
     return f"{row['pe']} {_setting(row)}".strip()
 
 
 def _setting(row: Mapping[str, Any]) -> str:
     return "" if row.get("setting") in (None, "-") else str(row["setting"])
-
-
-def _thresholds(task: str, groups: pl.DataFrame) -> dict[str, float]:
-    splits = groups.filter(pl.col("task") == task)["split"].unique(maintain_order=True)
-    return {split: threshold(task, split) for split in splits if split != OOD}
 
 
 def _with_verdicts(
@@ -253,7 +245,6 @@ def render_report(
     """
     unfinished = runs.filter(pl.col("state") != "finished")
     return rendered(
-        "pe_lab.report",
         "report.html",
         generator=GENERATOR,
         title=title,
@@ -272,8 +263,8 @@ def render_report(
 
 def states(runs: pl.DataFrame) -> str:
     """``61 finished, 1 failed``."""
-    ranked = sorted(Counter(runs["state"]).items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{n} {state}" for state, n in ranked)
+    counts = Counter(sorted(runs["state"]))
+    return ", ".join(f"{n} {state}" for state, n in counts.most_common())
 
 
 def _settings(runs: pl.DataFrame) -> tuple[dict[str, str], dict[str, str]]:

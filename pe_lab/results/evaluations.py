@@ -1,7 +1,6 @@
 """The evaluations of runs by ``pe-lab eval``: their means over seeds, and their tables."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import polars as pl
 
@@ -15,7 +14,6 @@ from pe_lab.results.groups import RATES, data_keys, group_keys, named, summarize
 from pe_lab.results.table import NOT_FINITE, runs_of
 from pe_lab.results.tables import Layout, Spread, tables
 
-Row = Mapping[str, Any]
 # The encoding at test time, and the trained one.
 AT_TEST = ("encoding", "in place of")
 

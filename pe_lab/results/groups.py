@@ -19,10 +19,10 @@ from pe_lab.core.config_dir import choices, conf
 from pe_lab.core.errors import check_known
 from pe_lab.core.metrics import (
     IN_DOMAIN,
+    METRICS,
     OOD,
     PREFIXES,
     metric_name,
-    metric_of,
     metric_prefix,
     threshold,
 )
@@ -137,7 +137,8 @@ def summarized(
         column: the keys of a column of the table, in which the best is marked.
         by_rate: as in ``grouped``.
     """
-    described = metric_of(metric)
+    name = metric.removesuffix("_generated")
+    described = next((one for one in METRICS if one.name == name), None)
     may_overflow = described is not None and described.may_overflow
     lower_is_better = described is not None and described.lower_is_better
     table = values.group_by(keys, maintain_order=True).agg(

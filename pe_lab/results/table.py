@@ -53,6 +53,7 @@ RUN = ("path", "task", "pe", "seed", "setting")
 GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
 # The name of the runs of docs/findings.md, a file that ships with the package.
 FINDINGS = "findings"
+SHIPPED_FINDINGS = Path(str(files("pe_lab.results"))) / f"{FINDINGS}.parquet"
 
 
 def read_runs(
@@ -347,11 +348,6 @@ def damage_named(until_then: str) -> Iterator[None]:
         logger.warning("%s; until then %s", error, until_then)
 
 
-def shipped_findings() -> Path:
-    """Return the file of the runs of docs/findings.md."""
-    return Path(str(files("pe_lab.results"))) / f"{FINDINGS}.parquet"
-
-
 def read_file_of_runs(file: str | Path) -> pl.DataFrame:
     """Return the runs of a parquet file, as ``pe-lab results to=FILE.parquet`` writes it; their
     folders need not exist any more. The name ``findings`` is the file that ships with the package.
@@ -359,7 +355,7 @@ def read_file_of_runs(file: str | Path) -> pl.DataFrame:
     Raises:
         UsageError: there is no such file, or it is of something else.
     """
-    path = shipped_findings() if str(file) == FINDINGS else Path(file)
+    path = SHIPPED_FINDINGS if str(file) == FINDINGS else Path(file)
     try:
         frame = pl.read_parquet(path, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -92,7 +92,7 @@ def write_parquet(rows: pl.DataFrame, path: Path) -> None:
     write_output(path, content.getvalue())
 
 
-def read_own(suite: Suite, runs_dir: Path, folder: Path | None = None) -> pl.DataFrame:
+def read_own(suite: Suite, runs_dir: Path, folder: str | Path | None = None) -> pl.DataFrame:
     """Return the rows of the finished and failed runs below ``runs_dir``; none without a folder.
 
     Args:
@@ -103,7 +103,7 @@ def read_own(suite: Suite, runs_dir: Path, folder: Path | None = None) -> pl.Dat
     return rows_of(suite, read_runs(runs_dir), folder)
 
 
-def rows_of(suite: Suite, runs: pl.DataFrame, folder: Path | None = None) -> pl.DataFrame:
+def rows_of(suite: Suite, runs: pl.DataFrame, folder: str | Path | None = None) -> pl.DataFrame:
     """Return the rows of those of these runs that are of the suite, finished or failed.
 
     A run that failed because memory or disk space ran out says nothing about its entry.
@@ -168,7 +168,7 @@ def phase_of(suite: Suite, task: str, entry: str, run: Mapping[str, Any]) -> str
 
 
 def _name_entry(
-    suite: Suite, run: Mapping[str, Any], keys: Sequence[str], folder: Path | None
+    suite: Suite, run: Mapping[str, Any], keys: Sequence[str], folder: str | Path | None
 ) -> str:
     """Return the name of a run's entry: the one from which it departs least, and how."""
     pe, model, positions, names = run["pe"], run.get("model") or "", run.get("positions"), []
@@ -198,10 +198,10 @@ def _equals(value: Any, expected: Any, was_null: bool) -> bool:
 
 
 @cache
-def yaml_keys(group: str, name: str, folder: Path | None) -> Mapping[str, Any]:
+def yaml_keys(group: str, name: str, folder: str | Path | None) -> Mapping[str, Any]:
     """Return the keys of a yaml of conf/ or of the user's folder with their values."""
-    path = choices(group).get(name, (folder or Path()) / group / f"{name}.yaml")
-    return flat({group: yaml.safe_load(path.read_bytes())}) if path.exists() else {}
+    path = choices(group, folder).get(name)
+    return {} if path is None else flat({group: yaml.safe_load(path.read_bytes())})
 
 
 def read_origin(path: Path) -> dict[str, Any]:

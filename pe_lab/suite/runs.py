@@ -342,8 +342,8 @@ class Trainer:
         ended = ((label, one) for label, one in outcomes.items() if one.state not in ENDED)
         self.failed += [f"{label}: {outcome}" for label, outcome in ended]
         self.known.begun |= {*runs}
-        folder = None if self.line.config_dir is None else Path(self.line.config_dir)
-        rows = rows_of(self.suite, runs_of(job.folder.path for job in jobs), folder)
+        trained = runs_of(job.folder.path for job in jobs)
+        rows = rows_of(self.suite, trained, self.line.config_dir)
         others = self.known.own.join(rows, on="run_id", how="anti")
         self.known.update(pl.concat([others, rows]))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.table import Table
 
 from pe_lab.config.compose import CommandLine, check_composed, composing
@@ -137,7 +137,9 @@ def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
                 warnings |= dict.fromkeys(warnings_about(made))
                 # Weights of thousands of settings would fill the memory.
                 planned = replace(made, encodings=[])
-                if seeds and not depends_on_seed(cfg):
+                # A key beside the seed may have its value from the seed.
+                follows = re.search(r"\$\{[^}]*\bseed\b", OmegaConf.to_yaml(cfg))
+                if seeds and not (follows or cfg.train.get("from")):
                     plans[shared] = planned
             else:
                 config = replace(plans[shared].config, seed=int(seeds[0][1]))  # type: ignore[type-var]
@@ -148,12 +150,6 @@ def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
             label = " ".join([names["task"], names["pe"], f"seed {planned.config.seed}", *others])
             jobs.append(Job(number, words, label, str(folder.path), planned.config.force))
     return jobs, [*warnings], planned
-
-
-def depends_on_seed(cfg: DictConfig) -> bool:
-    """Whether a key of a composed job beside the seed has its value from the seed."""
-    reads_it = re.search(r"\$\{[^}]*\bseed\b", OmegaConf.to_yaml(cfg))
-    return reads_it is not None or bool(cfg.train.get("from"))
 
 
 def closing_table(

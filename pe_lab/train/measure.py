@@ -105,8 +105,7 @@ class Answers:
 def fixed_positions(positions: Positions, split: str, data: Batch) -> Numbers:
     """Return the positions of a split's sequences. Random positions are drawn from a fixed
     stream."""
-    rng = generator(0, "positions", split)
-    return positions.of_batch(rng, data, training=False)
+    return positions.of_batch(generator(0, "positions", split), data, training=False)
 
 
 class Evaluator:

@@ -23,27 +23,22 @@ FONTS = {"inherit": SANS, "ui-monospace, monospace": "monospace"}
 SCRIPTS = ("tablesort-5.7.1.min.js", "page.js")
 
 
-def rendered(package: str, template: str, **values: Any) -> str:
-    """The HTML of a template that extends base.html."""
-    scripts = [Markup(script) for script in (vega_script(), *map(asset, SCRIPTS))]
-    hashes = Markup(" ".join(script_hash(script) for script in scripts))
-    style = Markup(asset("page.css"))
-    page = templates(package).get_template(template)
-    return page.render(style=style, scripts=scripts, hashes=hashes, **values)
-
-
-def templates(package: str) -> Environment:
-    """The templates of a package, which can use base.html and macros.html; strings are escaped."""
-    loaders = [PackageLoader(package, "."), PackageLoader("pe_lab.report.html", ".")]
+def rendered(template: str, **values: Any) -> str:
+    """The HTML of a template of pe_lab.report, which extends base.html and can use macros.html;
+    strings are escaped."""
     environment = Environment(
-        loader=ChoiceLoader(loaders),
+        loader=ChoiceLoader([PackageLoader(of, ".") for of in ("pe_lab.report", __name__)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
-    return environment
+    scripts = [Markup(script) for script in (vega_script(), *map(asset, SCRIPTS))]
+    hashes = Markup(" ".join(script_hash(script) for script in scripts))
+    style = Markup(asset("page.css"))
+    page = environment.get_template(template)
+    return page.render(style=style, scripts=scripts, hashes=hashes, **values)
 
 
 @cache
@@ -69,12 +64,11 @@ def script_hash(script: str) -> str:
 
 
 def drawn(spec: dict[str, Any], form: str) -> bytes:
-    """A specification in Vega-Lite or Vega as a file in the light colours: svg, png or pdf."""
+    """A specification in Vega-Lite as a file in the light colours: svg, png or pdf."""
     # Imported here: it starts a JavaScript engine.
     import vl_convert
 
-    kind = "vega" if "marks" in spec else "vegalite"
-    draw = getattr(vl_convert, f"{kind}_to_{form}")
+    draw = getattr(vl_convert, f"vegalite_to_{form}")
     light = _in_light(spec)
     image = draw(light, scale=2) if form == "png" else draw(light)
     return image.encode() if isinstance(image, str) else bytes(image)
