@@ -125,10 +125,13 @@ def test_a_run_that_fails_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> No
     assert run(*WORDS).summary["steps"] == 4
 
 
-@pytest.mark.parametrize("function", [run, sweep])
+@pytest.mark.parametrize(
+    ("function", "words"), [(run, ["seed=0"]), (sweep, ["seed=0,1", "hydra/launcher=basic"])]
+)
 def test_ctrl_c_is_a_keyboard_interrupt_and_the_call_continues(
-    monkeypatch: pytest.MonkeyPatch, function: Any
+    monkeypatch: pytest.MonkeyPatch, function: Any, words: list[str]
 ) -> None:
+    """A sweep does not begin the next run."""
     step = Trainer.train_step
 
     def interrupted(trainer: Trainer) -> Any:
@@ -140,11 +143,12 @@ def test_ctrl_c_is_a_keyboard_interrupt_and_the_call_continues(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            function(*WORDS)
+            function(*WORDS, *words)
     assert state() == before
     assert (the_run(Path("runs")) / "checkpoint.pt").exists()
-    function(*WORDS)
-    assert summary(the_run(Path("runs")))["steps"] == 4
+    function(*WORDS, *words)
+    found = [summary(path)["steps"] for path in Path("runs").glob("*/*/seed*")]
+    assert found == [4] * (2 if function is sweep else 1)
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,6 @@ def test_measured_costs_are_of_these_encodings() -> None:
             )
 
 
-def test_facts_are_measured() -> None:
-    expected = {"alibi": "distances", "cope": "order", "learned": "absolute positions"}
-    assert {name: facts.of(name).reads for name in expected} == expected
-    assert facts.of("learned").parameters == facts.LENGTH * facts.small_model().d_model
-    assert facts.of("alibi").sources == [("Press 2021", "https://arxiv.org/abs/2108.12409")]
-
-
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 SMALL = ["train.steps=2", "eval.sequences=40", "eval.quick_sequences=40"]

@@ -13,7 +13,6 @@ import torch
 from program import (
     ENCODINGS,
     Here,
-    Process,
     assert_refused,
     rows,
     start,
@@ -35,15 +34,6 @@ def finished(here: Here, *words: str, runs_dir: str = "runs") -> Path:
     return the_run(Path(runs_dir))
 
 
-def stopped(*words: str, cwd: Path, signum: int, when: Callable[[], Any]) -> Process:
-    """A run that gets a signal when this holds; it ends with the status 128 + signum."""
-    run = start(*tiny(*words), cwd=cwd)
-    run.wait_for(when)
-    run.send(signum)
-    assert run.status == 128 + signum
-    return run
-
-
 def metrics_size(cwd: Path) -> int:
     return sum(path.stat().st_size for path in cwd.glob("runs/*/*/*/metrics.jsonl"))
 
@@ -63,7 +53,10 @@ def same(folder: Path, other: Path) -> None:
 def test_a_signal_stops_at_a_checkpoint(here: Here, tmp_path: Path, signum: int) -> None:
     words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
     whole = finished(here, *words, runs_dir="whole")
-    run = stopped(*words, cwd=tmp_path, signum=signum, when=lambda: metrics_size(tmp_path) > 800)
+    run = start(*tiny(*words), cwd=tmp_path)
+    run.wait_for(lambda: metrics_size(tmp_path) > 800)
+    run.send(signum)
+    assert run.status == 128 + signum
     assert "Traceback" not in run.stderr
     folder = the_run(tmp_path / "runs")
     left = state(folder)
@@ -74,12 +67,6 @@ def test_a_signal_stops_at_a_checkpoint(here: Here, tmp_path: Path, signum: int)
     assert "run the same command to continue" in (tmp_path / "stdout").read_text()
     same(finished(here, *words), whole)
     assert f"resuming from step {left['step']}" in (folder / "log.txt").read_text()
-
-
-def test_a_signal_stops_a_whole_sweep(tmp_path: Path) -> None:
-    words = ("-m", "seed=0,1", "train.steps=60", "train.checkpoint_every=1000")
-    stopped(*words, cwd=tmp_path, signum=signal.SIGINT, when=lambda: metrics_size(tmp_path) > 800)
-    assert state(the_run(tmp_path / "runs"))["state"] == "interrupted"
 
 
 def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(here: Here) -> None:

@@ -156,13 +156,6 @@ def test_the_heads_that_read_and_their_mass(folder):
     assert found.by_name["mass of wrong answers"].value == pytest.approx(each[wrong].mean())
 
 
-@pytest.fixture
-def bench():
-    made = object.__new__(measuring._Bench)
-    made.model, made.rows = None, []
-    return made
-
-
 def test_random_floats_are_never_beyond_those_of_training(here):
     succeeded(here(*tiny("pe=rope", "positions=floats", "seed=0")))
     found = measuring.diagnose(load(next(Path("runs").glob("flipflop/rope/seed0*"))), "long_x4")
@@ -172,8 +165,10 @@ def test_random_floats_are_never_beyond_those_of_training(here):
     assert "distances clamped" not in rows
 
 
-def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(bench, monkeypatch):
+def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(monkeypatch):
     """2 is right on even sequences and 4 on odd ones: chosen elsewhere, both are wrong."""
+    bench = object.__new__(measuring._Bench)
+    bench.model, bench.rows = None, []
     everything = np.ones((4, 3), dtype=bool)
     rows = np.array([0, 0, 1, 1])
     bench.far, bench.near = (

@@ -8,7 +8,6 @@ from variants import SECTIONS, TRAIN_LEN, model, sequential, tokens
 from docs import facts
 from pe_lab.core.validation import instantiate
 from pe_lab.models.transformer import Transformer, TransformerConfig
-from pe_lab.pe.none import NoPE
 from pe_lab.train.encodings import build_encodings
 
 WINDOW = 3
@@ -57,9 +56,3 @@ def test_each_layer_has_separate_sizes() -> None:
     assert first.ff.up.out_features == 24  # type: ignore[union-attr]
     assert second.ff.up.out_features == 200, "swiglu has two"  # type: ignore[union-attr]
     assert [len(e.frequencies) for e in encodings] == [8, 4], "head widths 16 and 8"  # type: ignore[attr-defined, arg-type]
-
-
-def test_a_layer_without_the_encoding_is_nope() -> None:
-    cfg = config(layers={1: {"encoded": False}})
-    encodings = build_encodings(SECTIONS["rope"], cfg.dims(11, 8, 8), cfg.layers_without_encoding())
-    assert [type(e) is NoPE for e in encodings] == [False, True]
