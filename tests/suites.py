@@ -1,5 +1,6 @@
 """Small suites and sweeps under test: their words, processes, folders and numbers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ def workers(launcher: int) -> list[int]:
 def folders(cwd: Path) -> dict[str, Path]:
     """The run folders by name."""
     return {path.name: path for path in cwd.glob("runs/*/*/seed*") if path.is_dir()}
+
+
+def starts(folder: Path) -> int:
+    """How often a run was started."""
+    return len(json.loads((folder / "environment.json").read_text()))
 
 
 def written(cwd: Path) -> int:

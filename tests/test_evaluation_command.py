@@ -130,16 +130,16 @@ def test_bad_words(here: Here, runs: Path, words: list[str], parts: list[str]) -
     assert files(runs.parent) == before
 
 
-def of_other_sizes(run: Path) -> None:
-    edit_checkpoint(run, lambda s: s["model"].update({"head.weight": torch.zeros(5, 8)}))
-
-
+OTHER_SIZE = {"head.weight": torch.zeros(5, 8)}
 BAD_RUNS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "gone": (shutil.rmtree, ["is not a folder"]),
     "unfinished": (lambda run: (run / "summary.json").unlink(), ["is not a finished run"]),
     "summary": (lambda run: (run / "summary.json").write_text("{"), ["summary.json"]),
     "no weights": (lambda run: (run / "checkpoint.pt").unlink(), ["checkpoint.pt"]),
-    "other weights": (of_other_sizes, ["do not fit", "head.weight"]),
+    "other weights": (
+        lambda run: edit_checkpoint(run, lambda s: s["model"].update(OTHER_SIZE)),
+        ["do not fit", "head.weight"],
+    ),
     "record": (lambda run: (run / NAME).write_bytes(b"{\n{}\n"), [NAME]),
 }  # fmt: skip
 

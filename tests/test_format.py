@@ -12,19 +12,11 @@ from pe_lab.results.format import Table, print_tables
 NASTY = r"a_b & 50% | *x* $y$ #1 {z} ~^\ <t> [u] `v`"
 
 
-def cells(*errors: float, best: int = -1) -> pl.Series:
-    values = [{"error": error, "best": n == best} for n, error in enumerate(errors)]
-    return pl.Series("sparse", values)
-
-
-def write_cell(cell: dict[str, float]) -> str:
-    return percent(cell["error"])
-
-
 def test_words_stand_left_numbers_right_and_the_best_has_a_mark() -> None:
-    frame = pl.DataFrame({"pe": ["rope", "cope"], "n": [8, None], "unseen": [1, 2]})
-    frame = frame.with_columns(cells(0.25, 0.0004, best=1))
-    formats = {"pe": str, "n": str, "sparse": write_cell}
+    errors = [{"error": 0.25, "best": False}, {"error": 0.0004, "best": True}]
+    columns = {"pe": ["rope", "cope"], "n": [8, None], "unseen": [1, 2], "sparse": errors}
+    frame = pl.DataFrame(columns, strict=False)
+    formats = {"pe": str, "n": str, "sparse": lambda cell: percent(cell["error"])}
     table = Table(frame, formats, "flipflop: error in %", ("Note.",), {"pe": "encoding"})
     assert table.text(80).splitlines() == [
         "flipflop: error in %",

@@ -22,7 +22,7 @@ BUDGETS = {
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more
 pays with something that goes."""
-OTHERS = {"tests": 11_737, "tasks": 1_915, "benchmarks": 330, "docs": 450}
+OTHERS = {"tests": 11_500, "tasks": 1_915, "benchmarks": 330, "docs": 450}
 LONGEST_FUNCTION = 50
 """Lines of a function without its docstring."""
 

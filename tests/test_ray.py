@@ -1,6 +1,5 @@
 """A sweep on Ray: make test-ray."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from program import command, state, tiny
-from suites import equal, folders
+from suites import equal, folders, starts
 
 pytestmark = pytest.mark.ray
 RAY = ("-m", "hydra/launcher=ray")
@@ -58,10 +57,6 @@ def cluster() -> Iterator[None]:
     ray("start", "--address=127.0.0.1:6399", "--num-cpus=1", '--resources={"second": 1}')
     yield
     ray("stop", "--force")
-
-
-def starts(folder: Path) -> int:
-    return len(json.loads((folder / "environment.json").read_text()))
 
 
 def test_the_run_of_a_killed_worker_goes_on(tmp_path: Path, alone: Path) -> None:

@@ -23,6 +23,7 @@ from program import (
     tiny,
     working_in,
 )
+from suites import written
 
 from pe_lab.cli.main import main
 from pe_lab.train.trainer import Trainer
@@ -32,10 +33,6 @@ def finished(here: Here, *words: str, runs_dir: str = "runs") -> Path:
     """The folder of a run that ends by itself, in this process."""
     succeeded(here(*tiny(*words, f"runs_dir={runs_dir}")))
     return the_run(Path(runs_dir))
-
-
-def metrics_size(cwd: Path) -> int:
-    return sum(path.stat().st_size for path in cwd.glob("runs/*/*/*/metrics.jsonl"))
 
 
 def step(cwd: Path) -> int:
@@ -54,7 +51,7 @@ def test_a_signal_stops_at_a_checkpoint(here: Here, tmp_path: Path, signum: int)
     words = ("model.dropout=0.1", "train.steps=60", "train.checkpoint_every=1000")
     whole = finished(here, *words, runs_dir="whole")
     run = start(*tiny(*words), cwd=tmp_path)
-    run.wait_for(lambda: metrics_size(tmp_path) > 800)
+    run.wait_for(lambda: written(tmp_path) > 800)
     run.send(signum)
     assert run.status == 128 + signum
     assert "Traceback" not in run.stderr

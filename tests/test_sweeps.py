@@ -1,6 +1,5 @@
 """Sweeps: the outcome of each job, what is run again and what is not."""
 
-import json
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from program import Here, start, state, succeeded, tiny
-from suites import folders, written
+from suites import folders, starts, written
 
 from pe_lab.cli.train import planned
 from pe_lab.config.compose import CommandLine, Composer
@@ -101,9 +100,8 @@ def test_runs_of_another_process_are_waited_for(
     ended = succeeded(here("-m", *words, "seed=0,1,2"))
     assert [row[2] for row in table(ended.out)] == ["finished"] * 3
     assert ended.out.index("seed 2: finished") < ended.out.index("seed 1: finished")
-    starts = {name[:5]: len(json.loads((folder / "environment.json").read_text()))
-              for name, folder in folders(tmp_path).items()}  # fmt: skip
-    assert starts == {"seed0": 1, "seed1": 2, "seed2": 1}
+    found = {name[:5]: starts(folder) for name, folder in folders(tmp_path).items()}
+    assert found == {"seed0": 1, "seed1": 2, "seed2": 1}
 
 
 def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,8 +96,3 @@ class Line:
         text = Path(f"/proc/{json.loads((folder / 'status.json').read_text())['pid']}/environ")
         known = dict(pair.partition("=")[::2] for pair in text.read_text().split("\0"))
         return f"{known['SLURM_ARRAY_JOB_ID']}_{known['SLURM_ARRAY_TASK_ID']}"
-
-
-def starts(folder: Path) -> int:
-    """How often a run was started."""
-    return len(json.loads((folder / "environment.json").read_text()))

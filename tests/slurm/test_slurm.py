@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import STEPS, WORDS, Line, queue, requeue, slurm, start_now, starts, until
+from cluster import STEPS, WORDS, Line, queue, requeue, slurm, start_now, until
 from program import command, rows, state, summary, tiny
-from suites import tiny_suite
+from suites import starts, tiny_suite
 
 pytestmark = pytest.mark.slurm
 FOUR = ("pe=none,cope", "seed=0,1")
