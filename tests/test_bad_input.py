@@ -45,6 +45,7 @@ BAD = {
         ["task=modular", "task.splits.other.m=7", "task.max_length=9"],
         "vocab",
     ),
+    "a launcher of one run": (["hydra/launcher=joblib"], "add -m"),
     "a split to remove": (["~task.splits.spars"], "only a split can be removed"),
     "a key to remove": (["~train.steps"], "only a split can be removed"),
     "a part": (["pe=combined", "pe.parts=[cope,roppe]"], "did you mean rope?"),

@@ -43,6 +43,9 @@ def launch(words: Sequence[str]) -> None:
 
         multirun(line)
         return None
+    # A user would take a run of this machine for one of the cluster.
+    if launchers := [word for word in words if word.startswith("hydra/launcher=")]:
+        raise UsageError(f"{launchers[0]} has no effect on one run: add -m, or leave it out")
     jobs, plans = planned(line)
     from pe_lab.experiment.run import run_and_print
 
