@@ -16,7 +16,7 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 558, "cli": 1219, "config": 347, "core": 695, "evaluate": 305, "experiment": 672,
+    "check": 556, "cli": 1219, "config": 347, "core": 695, "evaluate": 305, "experiment": 672,
     "explain": 981, "hf": 303, "kernels": 368, "models": 1575, "nn.py": 139, "pe": 2335,
     "report": 459, "results": 1030, "store": 293, "suite": 1004, "sweeps": 470, "train": 608,
 }  # fmt: skip
