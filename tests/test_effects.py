@@ -27,8 +27,8 @@ def errors(folder: Path, *words: str) -> dict[str, dict[str, list[float]]]:
 
 
 def test_flipflop_cope_generalises_where_rope_does_not(tmp_path: Path) -> None:
-    """In most seeds and in the mean: single seeds differ from processor to processor, and far out of
-    domain CoPE's worst come near to RoPE's best."""
+    """In most seeds and in the mean: single ones differ from processor to processor, and far out
+    of domain CoPE's worst come near to RoPE's best."""
     seen = errors(tmp_path, "task=flipflop", "pe=cope,rope", "seed=range(0,8)")
     assert max(seen["cope"]["in_domain"]) <= 0.005
     for split in ("sparse", "dense"):
