@@ -72,6 +72,7 @@ BAD = {
     "their sequences": (["task.files={sparse: theirs.jsonl}"], "${oc.env:HOME}"),
     "their claims": (["leaderboard", "claims=claims.yaml"], "${oc.env:HOME}"),
     "a length": (["train.length=7"], "train.length=7"),
+    "a command after a flag": (["--config-dir", "mine", "check"], "a command is the first word"),
 }
 
 
@@ -130,6 +131,7 @@ WRONG = [
     ("check --config-dir none", "none"),
     ("check --config-dir .", ""),
     ("check cope", "cope"),
+    ("show task=flipflop sample=1", "model, n, pe, positions, preset"),
     *((f"new encoding {name}", name) for name in ("rope", "json", "my-own", "../up", "Mine")),
     ("new encodings mine", "encodings"),
     ("new encoding", ""),

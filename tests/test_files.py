@@ -5,6 +5,7 @@ import math
 import multiprocessing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -85,6 +86,16 @@ def test_an_output_in_the_way_of_which_is_a_file(tmp_path: Path) -> None:
         RunError, match=r"file/x\.json cannot be written \(File exists\): make room"
     ):
         write_output(tmp_path / "file" / "x.json", b"")
+
+
+def test_an_output_that_fails_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_output(tmp_path / "x.json", b"old")
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(RunError, match="No space left on device"):
+        write_output(tmp_path / "x.json", b"new")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
 
 
 @pytest.mark.parametrize("keep", [13, 10_000])

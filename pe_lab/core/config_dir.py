@@ -51,7 +51,11 @@ def refuse_bare(word: str, commands: Sequence[str] = ()) -> None:
     for group in CHOICES:
         if word in choices(group):
             raise UsageError(f"{word} is not a command: did you mean {group}={word}?")
-    raise UsageError(f"{word} is neither a command nor key=value: {did_you_mean(word, commands)}")
+    raise UsageError(
+        f"{word} is neither a command nor key=value: {did_you_mean(word, commands)}"
+        if commands
+        else f"{word} is not key=value, and a command is the first word: pe-lab COMMAND KEY=VALUE"
+    )
 
 
 def use_config_dir(config_dir: str | Path) -> Path:

@@ -99,7 +99,7 @@ def did_you_mean(wrong: str, choices: Iterable[str]) -> str:
 
     A dotted choice is also compared by its last part: ``lr`` finds ``train.lr``.
     """
-    names = sorted(choices)
+    names = sorted({*choices})
     parts = {name.rpartition(".")[2].lower(): name for name in reversed(names)}
     last = wrong.rpartition(".")[2].lower()
     near = [name for name in names if name.lower() == wrong.lower()]

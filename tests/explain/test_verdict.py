@@ -184,3 +184,10 @@ def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():
     assert cell.mean("far keys masked", "restored") == 0.9
     assert cell.mean("plain", "value") == pytest.approx(0.151)
     assert Cell("recall", "rope", "long", seeds[1:]).mean("oracle", "restored") is None
+
+
+def test_the_leading_split_has_the_most_seeds_and_of_those_the_highest_error():
+    low, high = (Diagnosed(Path(), "toy", "rope", 0, diagnosis(plain=p)) for p in (0.2, 0.4))
+    seeds = {"one": [high], "low": [low, low], "high": [high, high], "last": [low, low]}
+    cells = [Cell("toy", "rope", split, of) for split, of in seeds.items()]
+    assert verdict.leading(cells).split == "high"
