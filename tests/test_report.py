@@ -69,6 +69,8 @@ def test_rows_whose_settings_differ_and_charts_of_one_panel_say_so(here: Here) -
     copy, flipflop = sections()
     assert all("Setting: the defaults of the task." in chart.note for chart in flipflop.charts)
     assert ["facet" in chart.spec for chart in flipflop.charts] == [False, True, True]
+    points = values(flipflop.charts[0].spec)
+    assert {row["label"] for row in points if "label" in row} == {"none", "rope d_model=32"}
     assert all(" lr=9." in chart.note for chart in copy.charts)
     assert "The mean of far:" in copy.charts[-1].note
 
