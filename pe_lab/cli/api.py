@@ -199,8 +199,8 @@ def _restored() -> Iterator[None]:
         for logger in (logging.getLogger(), logging.getLogger("pe_lab")):
             stack.callback(logger.setLevel, logger.level)
             stack.callback(setattr, logger, "handlers", list(logger.handlers))
-        owner, name = torch.utils.deterministic, "fill_uninitialized_memory"
-        stack.callback(setattr, owner, name, getattr(owner, name))
+        deterministic, name = torch.utils.deterministic, "fill_uninitialized_memory"
+        stack.callback(setattr, deterministic, name, getattr(deterministic, name))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         try:
             yield
