@@ -146,3 +146,9 @@ def test_the_commands_of_the_readme_run(
 )
 def test_the_files_that_the_readme_names_are_there(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def test_each_page_is_in_the_site() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md") if path.name.count(".") == 1}
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    assert {page for page in pages if f": {page}\n" not in nav} == set()
