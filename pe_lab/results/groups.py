@@ -163,7 +163,7 @@ def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     """Return the keys of ``by``, each once, without task.
 
     Raises:
-        UsageError: one is none of the columns.
+        UsageError: a key is not a column.
     """
     check_known(f"by={','.join(by)}: none of the runs has a key {{}}", by, columns)
     return [key for key in dict.fromkeys(by) if key != "task"]
