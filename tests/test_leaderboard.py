@@ -11,7 +11,7 @@ from suite_rows import SUITE, rows, run, tuned
 
 from docs import leaderboard
 from pe_lab.report.html import drawn
-from pe_lab.report.leaderboard import LENGTHS, errors_figure
+from pe_lab.report.leaderboard import LENGTHS, draw_lengths, errors_figure
 from pe_lab.suite.scores import score
 from pe_lab.suite.tables import (
     AT_LENGTH,
@@ -23,7 +23,7 @@ from pe_lab.suite.tables import (
     entries_tables,
 )
 
-SCORES = leaderboard.shipped()
+SCORES, HYBRIDS = leaderboard.shipped(), leaderboard.shipped("hybrids")
 PLAN = leaderboard.PAGE.with_name("claims-v2.1.yaml")
 
 
@@ -109,6 +109,11 @@ def test_the_page_has_every_task_and_entry(here: Here, tmp_path: Path) -> None:
 def test_the_page_of_the_documentation_is_what_the_runs_say() -> None:
     assert leaderboard.PAGE.read_text("utf-8") == leaderboard.page(), "run make leaderboard"
     assert not re.search(r"\{\w", leaderboard.PAGE.read_text("utf-8"))
+    for file, part in (
+        ("hybrids.md", entries_tables(HYBRIDS, HYBRIDS.tasks)[0].markdown().strip()),
+        ("img/hybrids.svg", draw_lengths(HYBRIDS, "svg").decode()),
+    ):
+        assert part in (leaderboard.PAGE.parent / file).read_text("utf-8"), file
 
 
 def test_what_the_page_says_without_a_number() -> None:
