@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-STEPS = 600
+STEPS = 2000
 WORDS = (
     "-m", "hydra/launcher=slurm", "hydra.launcher.mem_gb=1", f"train.steps={STEPS}",
     "train.checkpoint_every=10", "train.log_every=5", "eval.every=300",

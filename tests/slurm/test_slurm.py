@@ -173,12 +173,19 @@ def test_at_its_time_limit_a_run_writes_its_checkpoint_and_is_requeued(tmp_path:
 
 def test_a_preempted_run_goes_on(tmp_path: Path, alone: Path) -> None:
     sweep = line(tmp_path)
-    folder, _ = sweep.training("none", 0)
+    sweep.training("none", 0)
     sweep.training("none", 1)
     subprocess.run(
         ["sbatch", "-p", "urgent", "-n", "2", "-o", os.devnull, "--wrap", "sleep 1"], check=True
     )
-    until(lambda: state(folder)["state"] == "interrupted")
+    # The first two may end before SLURM preempts, and the next two are stopped then.
+    folder, *_ = until(
+        lambda: [
+            file.parent
+            for file in tmp_path.glob("runs/*/*/*/status.json")
+            if state(file.parent)["state"] == "interrupted"
+        ]
+    )
     until(lambda: not slurm("squeue", "-h", "-p", "urgent"))
     for job in queue("--states=pending"):
         start_now(job)
