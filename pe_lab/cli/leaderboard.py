@@ -75,6 +75,7 @@ NEEDS = {
     "flipflop": "keep a bit (flipflop)",
     "recall": "find a key's value (recall)",
     "copy_unique": "copy all (copy_unique)",
+    "termination": "end a copy (termination)",
     "selective_copy": "copy some (selective_copy)",
     "brackets": "close brackets (brackets)",
     "parity": "track parity (parity)",
