@@ -50,8 +50,8 @@ def run_cli(here, folder, monkeypatch):
 def test_what_has_not_learned_is_not_measured(here, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(measuring, "_Bench", None)
-    said = succeeded(here("why", "run=alibi/seed0")).out
-    assert_has(said, "has not learned")
+    assert_has(succeeded(here("why", "run=alibi/seed0")).out, "has not learned")
+    assert_refused(here("why", "pe=none"), "has no attention weights")
     assert not list(folder.glob(f"runs/flipflop/alibi/seed0*/{NAME}"))
 
 
