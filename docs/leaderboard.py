@@ -5,8 +5,8 @@ a number: ``{fire+conv recall}`` for k/n seeds that generalise to every scored s
 ``{fire recall learned}`` for those that learn it, ``{fire recall p}`` and ``{fire recall p_holm}``
 for the test of both columns, ``{fire recall long_x2}`` for k/n on one split, and ``{fire recall
 restored fewer keys}`` for what an intervention of ``pe-lab why`` restores. ``{v2.1 fire recall}``
-is of suite v2.1. ``{text}`` is whether that suite predicts errors on text, once it has enough
-entries. ``<!-- first -->`` becomes a table.
+is of suite v2.1, ``{wide-gap-fire brackets}`` the test of a claim about it. ``{text}`` is whether
+that suite predicts errors on text, once it has enough entries. ``<!-- first -->`` becomes a table.
 """
 
 import re
@@ -31,8 +31,8 @@ from pe_lab.suite.tables import (
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
-# The page, with words in place of numbers.
-TEXT = PAGE.with_suffix(".text.md")
+# The page, with words in place of numbers, and the claims about suite v2.1.
+TEXT, PLAN = PAGE.with_suffix(".text.md"), PAGE.with_name("claims-v2.1.yaml")
 
 
 @cache
@@ -62,14 +62,22 @@ def numbers() -> dict[str, str]:
                 f"{cell} {row['split']}": f"{row['of_split']}/{row['n']}",
                 f"{cell} rate": f"{row['lr']:g}",
             }
-    for row in pairs.iter_rows(named=True):
-        cell = f"{row['label']} {row['task']}"
-        known |= {f"{cell} {name}": f"{row[name]:.2g}" for name in ("p", "p_holm")}
-    for (task, entry), diagnosed in verdicts().items():
-        for name, share in diagnosed.verdict.shares.items():
-            known[f"{entry} {task} restored {name}"] = f"{100 * share:.0f} %"
-    known["text"] = "".join(f"{sentence}\n\n" for sentence in describe_text(shipped("v2_1")))
-    return known | {"pairs": str(len(pairs))}
+    known |= {
+        f"{row['label']} {row['task']} {name}": f"{row[name]:.2g}"
+        for row in pairs.iter_rows(named=True)
+        for name in ("p", "p_holm")
+    }
+    known |= {
+        f"{entry} {task} restored {name}": f"{100 * share:.0f} %"
+        for (task, entry), diagnosed in verdicts().items()
+        for name, share in diagnosed.verdict.shares.items()
+    }
+    suite, runs = shipped("v2_1").suite, read_shipped(shipped("v2_1").suite)
+    for of in decide_claims(read_claims(PLAN, suite), suite, runs, runs.clear()).to_dicts():
+        seeds = f"{of['k_a']}/{of['n_a']} and {of['k_b']}/{of['n_b']}"
+        known[f"{of['claim']} {of['task']}"] = f"{seeds} (p = {of['p'] or 1:.2g})"
+    text = "".join(f"{sentence}\n\n" for sentence in describe_text(shipped("v2_1")))
+    return known | {"pairs": str(len(pairs)), "text": text}
 
 
 def page() -> str:
@@ -82,7 +90,9 @@ def page() -> str:
         "columns": [columns_table(scores)],
         "entries": entries_tables(scores, scores.tasks),
     }
-    text = re.sub(r"\{([\w+. ]+)\}", lambda found: known[found[1]], TEXT.read_text("utf-8").strip())
+    text = re.sub(
+        r"\{([\w+. -]+)\}", lambda found: known[found[1]], TEXT.read_text("utf-8").strip()
+    )
     for name, of in tables.items():
         text = text.replace(f"<!-- {name} -->", "\n".join(table.markdown() for table in of).strip())
     return f"<!-- Written by `make leaderboard` from docs/{TEXT.name}: edit that. -->\n\n{text}\n"
