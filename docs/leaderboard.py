@@ -5,8 +5,8 @@ a number: ``{fire+conv recall}`` for k/n seeds that generalise to every scored s
 ``{fire recall learned}`` for those that learn it, ``{fire recall p}`` and ``{fire recall p_holm}``
 for the test of both columns, ``{fire recall long_x2}`` for k/n on one split, and ``{fire recall
 restored fewer keys}`` for what an intervention of ``pe-lab why`` restores. ``{v2.1 fire recall}``
-is of suite v2.1, ``{wide-gap-fire brackets}`` the test of a claim about it. ``{text}`` is whether
-that suite predicts errors on text, once it has enough entries. ``<!-- first -->`` becomes a table.
+is of suite v2.1, ``{wide-gap-fire brackets}`` the test of a claim about it, ``{text long_x4}`` the
+correlation of success with the error on text. ``<!-- first -->`` becomes a table.
 """
 
 import re
@@ -19,13 +19,12 @@ from pe_lab.explain.verdict import Cell
 from pe_lab.report.leaderboard import draw_lengths
 from pe_lab.suite.claims import decide_claims, read_claims
 from pe_lab.suite.rows import read_shipped, shipped_file
-from pe_lab.suite.scores import Scores, score
+from pe_lab.suite.scores import Scores, compare_with_text, score
 from pe_lab.suite.suite import load_suite
 from pe_lab.suite.tables import (
     claims_table,
     columns_table,
     compare_columns,
-    describe_text,
     entries_tables,
 )
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of
@@ -78,9 +77,11 @@ def numbers() -> dict[str, str]:
             "{k_a}/{n_a} and {k_b}/{n_b} (p = {p:.2g})".format_map({**of, "p": of["p"] or 1})
         )
     # Success in v2, which is complete, beside the errors on text at the rates of v2.1.
-    both = Scores(shipped().suite, shipped().rows, shipped("v2_1").cells)
-    text = "".join(f"{sentence} " for sentence in describe_text(both))
-    return known | {"pairs": str(len(pairs)), "text": text}
+    for split, _, *values in compare_with_text(
+        Scores(shipped().suite, shipped().rows, shipped("v2_1").cells)
+    ).iter_rows():
+        known[f"text {split}"] = "{:.2f} [{:.2f}, {:.2f}]".format(*values)
+    return known | {"pairs": str(len(pairs))}
 
 
 def page() -> str:
