@@ -149,7 +149,8 @@ def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = Fals
         force: measure again, and such a run too.
 
     Raises:
-        PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written.
+        PeLabError: as ``load`` and ``diagnose``, or the folder cannot be written. A model without
+            attention is refused whatever its error.
     """
     folder = RunFolder(path)
     known = {} if force else {one.split: one for one in read_diagnoses(folder)}
