@@ -159,7 +159,6 @@ def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = Fals
     run = load(path)
     split = run.worst_split() if split is None else split
     if split not in known:
-        build_plain_model(run)  # Refuses a model without attention, whatever its error.
         known[split] = Diagnosis(
             str(run.summary["identity"]), METHOD, split, 0, 0, 0, [],
             [replace(_of_summary(run, split), name="plain")],
@@ -167,6 +166,8 @@ def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = Fals
         if force or fails(run.summary["task"], split, known[split]):
             known[split] = diagnose(run, split)
             record_diagnosis(folder, known[split], force=force)
+        else:
+            build_plain_model(run)  # Refuses a model without attention, as ``diagnose`` does.
     return known[split]
 
 
