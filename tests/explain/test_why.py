@@ -47,7 +47,7 @@ def run_cli(here, folder, monkeypatch):
     return here
 
 
-def test_what_has_not_learned_is_not_measured_and_no_attention_is_refused(here, folder, monkeypatch):
+def test_what_has_not_learned_or_has_no_attention_is_not_measured(here, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(measuring, "_Bench", None)
     assert_has(succeeded(here("why", "run=alibi/seed0")).out, "has not learned")
