@@ -91,7 +91,7 @@ def page() -> str:
     tables = {
         "first": [first_table(scores, scores.tasks)],
         "claims": [claims_table(decide_claims(claims, scores.suite, rows, rows.clear()))],
-        "columns": [columns_table(scores)],
+        "columns": [columns_table(scores, scores.tasks)],
         "entries": entries_tables(scores, scores.tasks),
     }
     text = re.sub(

@@ -78,13 +78,17 @@ def test_each_split_at_its_own_length_is_one_table(here: Here, runs: Path) -> No
 
 
 def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
+    shutil.copytree(first(runs), first(runs).with_name(first(runs).name.replace("seed0", "seed8")))
     ended = succeeded(here("eval", "run=runs/*/*/*", "pe=none", "lengths=16"))
-    titles = [line for line in ended.out.splitlines() if ": error in %" in line]
-    assert [title.split(",")[0] for title in titles] == ["flipflop", "selective_copy"]
+    assert [line.split(",")[0] for line in ended.out.splitlines() if ": error in %" in line] == [
+        "flipflop",
+        "selective_copy",
+    ]
     assert_has(
         ended.out,
         "in place of",
         "runs/flipflop/rope/seed9-00000000",
+        "is runs/flipflop/rope/seed0",
         "1,008 trained parameters of learned are left out under none",
     )
     assert not (runs / "flipflop/rope/seed9-00000000" / NAME).exists()

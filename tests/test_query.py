@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("seed=0 AND pe=rope", [0]),
         ("pe.base = null", [3]),
         ("pe.base != null", [0, 1, 2]),
+        ("pe.base <> null", [0, 1, 2]),
         ("pe.base=auto", [2]),
         ("pe.base=500", [1]),
         ("lr > 0.001", [0, 1, 2, 3]),

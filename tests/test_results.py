@@ -142,18 +142,20 @@ def test_runs_that_are_not_finished_are_named(here: Here) -> None:
 
 def test_splits_metric_sort_and_spread(here: Here) -> None:
     for pe, value in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
-        made(pe, errors={"in_domain": 0.05, "sparse": value, "dense": None if pe == "a" else value})
-    assert table(here)["a"]["dense"] == "n/a"
-    # By the mean over dense and sparse; a could not measure both.
+        made(pe, errors={"in_domain": 0.05, "sparse": value, "seeds": None if pe == "a" else value})
+    assert table(here)["a"]["seeds"] == "n/a"
+    # A split may have the name of another column.
+    # By the mean over seeds and sparse; a could not measure both.
     assert [row["OOD mean"] for row in table(here).values()] == ["10.0", "30.0", "n/a"]
     for words, order in {
         "": "bca", "sort=-ood": "cba", "sort=sparse": "bac", "sort=-sparse": "cab",
-        "sort=dense": "bca", "sort=-dense": "cba", "sort=-pe": "cba",
+        "sort=seeds": "bca", "sort=-seeds": "cba", "sort=-pe": "cba",
+        "lr=3E-3": "bca", "pe=a splits=seeds": "a",
     }.items():  # fmt: skip
         assert list(table(here, *words.split())) == [*order]
     assert table(here, "metric=loss")["a"]["sparse"] == "0.500"
     assert table(here, "metric=error_seq")["a"]["sparse"] == "40.0"
-    made("a", 1, errors={"in_domain": 0.05, "sparse": 0.4, "dense": None})
+    made("a", 1, errors={"in_domain": 0.05, "sparse": 0.4, "seeds": None})
     assert table(here, "spread=sd")["a"]["sparse"] == "30.0 ± 14.1"
 
 

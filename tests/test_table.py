@@ -108,11 +108,11 @@ def test_a_file_of_runs_is_read_without_the_folders(here: Here) -> None:
     runs = read_runs(pe="rope")
     assert here("results", "pe=rope", "to=runs.parquet").out == "runs.parquet: 3 runs\n"
     assert_refused(here("results", "to=runs.parquet"), "give a new FILE.parquet")
+    assert_refused(here("leaderboard", "to=runs.parquet"), "give a new FILE.html or FILE.parquet")
     shutil.rmtree("runs")
     assert read_file_of_runs("runs.parquet").equals(runs)
     again = here("results", "file=runs.parquet", "task=flipflop", "format=json")
-    assert (again.out, again.status) == (shown.out, 0)
-    assert '"n": 3' in again.out
+    assert (again.out, again.status, '"n": 3' in again.out) == (shown.out, 0, True)
     compared = here("compare", "file=runs.parquet", "task=flipflop", "pe=rope")
     assert (compared.status, "Golovneva" in compared.out) == (0, True)
 

@@ -12,8 +12,8 @@ from pe_lab.store.run_folder import is_run, match_runs, run_folders
 
 
 def _check_new(path: Path) -> Path:
-    if path.suffix != ".parquet" or path.exists():
-        raise ValueError("give a new FILE.parquet; format=csv > FILE.csv writes the table")
+    if path.suffix != ".parquet" or path.exists() or not path.parent.is_dir():
+        raise ValueError("give a new FILE.parquet in a folder; format=csv > FILE.csv has the table")
     return path
 
 

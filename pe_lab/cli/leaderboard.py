@@ -107,8 +107,11 @@ def show(
     of_yaml = load_suite(suite, line.config_dir)
     check_known("task={}", task, of_yaml.tasks)
     endings = PICTURES if figure else FILES
-    if (figure or to) and not (to and to.suffix[1:] in endings and to.parent.is_dir()):
-        raise UsageError(f"to={to}: give FILE.{' or FILE.'.join(endings)} in a folder")
+    fits = to is not None and to.suffix[1:] in endings and to.parent.is_dir()
+    if (figure or to) and not (to and fits and (to.suffix != ".parquet" or not to.exists())):
+        raise UsageError(f"to={to}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
+    if claims not in ("", "false") and (to or task or pe or view != "first"):
+        raise UsageError("claims=.. prints all claims: leave to, task, pe and view out")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(of_yaml, runs_dir, line.config_dir)
     if claims not in ("", "false"):
@@ -142,9 +145,10 @@ def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
     # Imported here: the charts take a second.
     from pe_lab.report.leaderboard import draw_lengths, leaderboard_page
 
-    kind = to.suffix[1:]
-    page = leaderboard_page(scores, *of_page).encode() if kind in FILES else b""
-    write_output(to, page or draw_lengths(scores, kind))
+    if to.suffix == ".html":
+        write_output(to, leaderboard_page(scores, *of_page).encode())
+    else:
+        write_output(to, draw_lengths(scores, to.suffix[1:]))
 
 
 def print_scores(
@@ -176,14 +180,19 @@ def print_scores(
     elif view == "task":
         tables = [task_table(scores, task, why, pe) for task in tasks]
     elif view == "columns":
-        tables = [columns_table(scores)]
+        tables = [columns_table(scores, tasks, pe)]
     elif view == "entries" or pe:
         tables = entries_tables(scores, tasks, pe)
     else:
         tables, notes = [first_table(scores, tasks)], [*describe_first(scores, tasks), *notes]
         notes = [fill(note, WIDTH) for note in notes]
-    facts = {"suite": scores.suite.version, "thresholds": scores.suite.times}
-    print_tables(format, tables, rows, notes, facts)
+    print_tables(
+        format,
+        tables,
+        rows,
+        notes,
+        {"suite": scores.suite.version, "thresholds": scores.suite.times},
+    )
 
 
 def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
@@ -199,19 +208,23 @@ def first_table(scores: Scores, tasks: Sequence[str]) -> Table:
         for task in select_telling(tasks)
     ]
     title = f"Which encodings generalise to longer sequences? Suite {suite.version}"
-    note = "Named: the 95 % interval of the seeds that pass every scored split lies above 50 %."
     heads = {name: f"with {name} ({' '.join(suite.columns[name].words)})" for name in columns[1:]}
-    return Table(pl.DataFrame(rows), {}, title, (note,), heads)
+    return Table(
+        pl.DataFrame(rows),
+        {},
+        title,
+        ("Named: the 95 % interval of the seeds that pass every scored split lies above 50 %.",),
+        heads,
+    )
 
 
 def _name_those_at_length(entries: pl.DataFrame) -> str:
     if entries.is_empty():
         return "not run"
     works = entries.filter("works").sort("low", descending=True, maintain_order=True)["label"]
-    more = f" and {len(works) - NAMED} more" if len(works) > NAMED else ""
-    n = max(entries["n"].to_list())
+    n, more = max(entries["n"].to_list()), len(works) - NAMED
     none = f"none of {len(entries)}" if wilson(n, n)[0] > HALF else f"too few seeds: {n}"
-    return ", ".join(works[:NAMED]) + more or none
+    return ", ".join(works[:NAMED]) + (f" and {more} more" if more > 0 else "") or none
 
 
 def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:

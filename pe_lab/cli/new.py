@@ -17,6 +17,7 @@ import re
 import shlex
 from importlib.resources import files
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 
 from pe_lab.core.config_dir import choices
@@ -54,7 +55,7 @@ def check_name(kind: str, name: str) -> None:
     """Refuse a name that a module cannot have, or that is in use."""
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise UsageError(f"new {kind} {name}: give small letters, digits and _, like my_name")
-    if name in choices(KINDS[kind]) or find_spec(name) is not None:
+    if name in choices(KINDS[kind]) or iskeyword(name) or find_spec(name) is not None:
         raise UsageError(f"new {kind} {name}: the name is in use; choose another")
 
 

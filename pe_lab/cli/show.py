@@ -60,7 +60,7 @@ def show(
         RunError: the file cannot be written.
     """
     if all("=" not in word for word in line.words):
-        return print_choices(groups)
+        return print_choices(groups, line.config_dir)
     if groups:
         raise UsageError(f"show {groups[0]}: give key=value, or names of groups alone")
     config, task = task_of(line, keys)
@@ -118,13 +118,13 @@ def task_of(line: Line, keys: Mapping[str, str]) -> tuple[Config, Task]:
     return config, build_task(config.task)
 
 
-def print_choices(groups: Sequence[str]) -> None:
+def print_choices(groups: Sequence[str], config_dir: Path | None) -> None:
     """Print a line for each choice of these groups, or of all."""
     check_known("show {}: unknown group", groups, CHOICES)
     lines = {
         f"{group}={name}": summary_line(path.read_text("utf-8"))
         for group in groups or CHOICES
-        for name, path in choices(group).items()
+        for name, path in choices(group, config_dir).items()
     }
     width = max(map(len, lines))
     for choice, text in lines.items():

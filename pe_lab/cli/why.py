@@ -22,7 +22,7 @@ import polars as pl
 
 from pe_lab.cli.arguments import NewParquet, refuse_left_out, split_finished
 from pe_lab.core.console import busy, console, percent
-from pe_lab.core.errors import PeLabError, UsageError, counted
+from pe_lab.core.errors import PeLabError, RunError, UsageError, counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import Line
 from pe_lab.experiment.signals import raise_interrupt, stop_on_signal
@@ -31,7 +31,7 @@ from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES, Cell, Diagnosed, build_frame, group_cells
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
-from pe_lab.results.table import by_split, runs_of, selected
+from pe_lab.results.table import by_split, runs_of, selected, unfinished_notes
 from pe_lab.suite.rows import write_parquet
 from pe_lab.suite.suite import DEFAULT, load_suite
 from pe_lab.suite.verdicts import diagnosis_rows
@@ -73,10 +73,11 @@ def show(
     if run and line.filters:
         raise UsageError(f"why run={run} names the runs already: leave {line.filters[0]} out")
     if run:
-        paths, _ = split_finished(run, runs_dir)
+        paths, others = split_finished(run, runs_dir)
+        runs = runs_of(others)
     elif line.filters:
-        runs = selected(line, runs_dir, where, filters).filter(pl.col("state") == "finished")
-        paths = list(map(Path, runs["path"]))
+        runs = selected(line, runs_dir, where, filters)
+        paths = list(map(Path, runs.filter(pl.col("state") == "finished")["path"]))
     else:
         raise UsageError("why needs finished runs: give run=FOLDER, or task=recall pe=rope")
     if not paths:
@@ -90,7 +91,7 @@ def show(
         written = rows["run_id"].n_unique()
         print(f"{to}: {written} runs, {len(paths) - written} left out")
     else:
-        print_verdicts(diagnoses, details, format)
+        print_verdicts(diagnoses, details, format, unfinished_notes(runs))
     refuse_left_out(errors, len(paths), "diagnosed")
 
 
@@ -114,24 +115,41 @@ def diagnose_runs(
             try:
                 with busy(f"diagnosing {done} of {len(paths)}"):
                     one = read_or_diagnose(path, split or worst.get(setting), force=force)
+                if row["state"] == "broken":  # a copy of another run
+                    raise RunError(row["message"])
             except PeLabError as error:
                 errors.append(error)
                 continue
-            label = " ".join([row["pe"], names.get(setting, "")]).strip()
-            diagnoses.append(Diagnosed(path, row["task"], label, row["seed"], one))
+            diagnoses.append(
+                Diagnosed(
+                    path,
+                    row["task"],
+                    " ".join([row["pe"], names.get(setting, "")]).strip(),
+                    row["seed"],
+                    one,
+                )
+            )
     return diagnoses, errors
 
 
-def print_verdicts(diagnoses: Sequence[Diagnosed], details: bool, format: OutputFormat) -> None:
-    """Print a sentence for each of few settings, the table, and below a long one the same again."""
+def print_verdicts(
+    diagnoses: Sequence[Diagnosed], details: bool, format: OutputFormat, notes: Sequence[str]
+) -> None:
+    """Print a sentence for each of few settings, the table, and below a long one the same again;
+    then the notes."""
     cells = group_cells(diagnoses)
     said = cells if format == "table" and len(cells) <= SENTENCES else []
     for cell in said:
         console().print(cell.sentence, soft_wrap=True)
     table = table_of_cells(cells) if len(cells) > 1 else table_of_rows(cells[0], details)
-    verdicts = {"verdicts": [cell.facts() for cell in cells]}
     again = [cell.sentence for cell in said if len(table.frame) > LONG]
-    print_tables(format, [table], build_frame(diagnoses), again, verdicts)
+    print_tables(
+        format,
+        [table],
+        build_frame(diagnoses),
+        [*again, *notes],
+        {"verdicts": [cell.facts() for cell in cells]},
+    )
 
 
 def _worst_splits(runs: pl.DataFrame) -> dict[str, str]:
@@ -155,9 +173,8 @@ def table_of_rows(cell: Cell, details: bool) -> Table:
 
     columns = {"value": cell.split, "in_domain": "in domain", "restored": "restored"}
     numbers = {head: [write(row, field) for row in rows] for field, head in columns.items()}
-    frame = pl.DataFrame({"": [row.name for row in rows], **numbers})
     return Table(
-        frame,
+        pl.DataFrame({"": [row.name for row in rows], **numbers}),
         title=f"{cell.task}, {cell.pe}: error in %, mean of {counted(len(cell.seeds), 'seed')}",
         notes=(CAPTION,),
     )
@@ -178,5 +195,6 @@ def table_of_cells(cells: Sequence[Cell]) -> Table:
         }
         for cell in cells
     ]
-    title = "Why: error, and the share restored, in %"
-    return Table(pl.DataFrame(rows), title=title, notes=(CAPTION,))
+    return Table(
+        pl.DataFrame(rows), title="Why: error, and the share restored, in %", notes=(CAPTION,)
+    )

@@ -135,7 +135,8 @@ def _of_summary(run: LoadedRun, split: str) -> Row:
     if errors.get(split) is None:
         known = ", ".join(name for name, error in errors.items() if error is not None)
         raise UsageError(
-            f"split={split} of {run.path} has no error to explain: choose from {known}"
+            f"split={split} of {run.path} has no error to explain: "
+            + (f"choose from {known}" if known else "the task has no split out of domain")
         )
     return Row(WHOLE, "error", errors[split], in_domain)
 

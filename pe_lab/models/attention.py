@@ -117,6 +117,7 @@ class MultiHeadAttention(Attention):
         self.n_heads, self.convolved = cfg.n_heads, slice(first, end)
         self.conv = cfg.new_conv(cfg.conv_place, end - first) if end else None
         self.qkv, self.out = nn.Linear(e, 3 * e), nn.Linear(e, e)
+        # After qkv and out: its weights are drawn from the same random stream.
         self.normalizer = cfg.new_normalizer(cfg.n_heads)
         self.gate = nn.Linear(e, e, bias=False) if cfg.output_gate else None
         # The epsilon of Qwen3 and Gemma 3.

@@ -27,7 +27,7 @@ from pe_lab.report.html import drawn, rendered
 from pe_lab.results.format import Table
 from pe_lab.results.groups import Names, grouped, named
 from pe_lab.results.table import FACTS, text
-from pe_lab.results.tables import Layout, tables, tuning_note
+from pe_lab.results.tables import CELL, Layout, tables, tuning_note
 from pe_lab.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -141,7 +141,9 @@ def ood_rate(row: Mapping[str, Any]) -> float | None:
     cells = [
         cell
         for split, cell in row.items()
-        if isinstance(cell, dict) and split not in (IN_DOMAIN, OOD) and cell["k"] is not None
+        if isinstance(cell, dict)
+        and split not in (CELL + IN_DOMAIN, CELL + OOD)
+        and cell["k"] is not None
     ]
     rates = [cell["k"] / max(cell["most"], 1) for cell in cells]
     return sum(rates) / len(rates) if rates else None

@@ -86,7 +86,9 @@ def evaluation_tables(
         evaluated: from ``evaluate``.
         across: split makes one table a task, where every split has one length.
     """
-    runs = runs_of(evaluated["path"].unique(maintain_order=True))
+    # Copies of a run are broken ones.
+    runs = runs_of(evaluated["path"].unique(maintain_order=True)).filter(state="finished")
+    evaluated = evaluated.join(runs.select("path"), on="path", how="semi", maintain_order="left")
     several = evaluated["pe"].n_unique() > 1 and (evaluated["encoding"] != TRAINED).any()
     by = ["encoding", *(["in place of"] if several else []), "setting"]
     groups = grouped_evaluations(evaluated, runs, by, metric, across)

@@ -28,6 +28,7 @@ from pe_lab.core.metrics import (
 )
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_rates
 from pe_lab.results.table import (
+    FACTS,
     NOT_FINITE,
     compared_keys,
     flat,
@@ -75,7 +76,7 @@ def grouped(
         by: keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
         splits: those to show, in this order; None: all and, where the metric has a mean, ``ood``.
-        limit: the threshold of all splits; None: those of the suites (``table.threshold``).
+        limit: the threshold of all splits; None: those of the suites (``metrics.threshold``).
         by_rate: whether the best is judged by k/n where there is a threshold, else by the mean.
 
     Raises:
@@ -165,7 +166,8 @@ def group_keys(by: Sequence[str], columns: Sequence[str]) -> list[str]:
     Raises:
         UsageError: a key is not a column.
     """
-    check_known(f"by={','.join(by)}: none of the runs has a key {{}}", by, columns)
+    known = [c for c in columns if c != NOT_FINITE and FACTS.get(c) != pl.List(pl.String)]
+    check_known(f"by={','.join(by)}: none of the runs has a key {{}}", by, known)
     return [key for key in dict.fromkeys(by) if key != "task"]
 
 

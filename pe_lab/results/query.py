@@ -19,7 +19,7 @@ from pe_lab.core.metrics import OOD
 STATES = ("finished", "running", "interrupted", "failed", "killed", "not begun", "broken")
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
 _WORD = re.compile(r"""'[^']*'|"[^"]*"|(?:\[[^\]]*\]|[^\s=!<>(),'"\[])+""")
-_OPERATOR = re.compile(r"\s*([=!<>]|(?:not\s+)?in\b|is\b)", re.IGNORECASE)
+_OPERATOR = re.compile(r"\s*(<>|[=!<>]|(?:not\s+)?in\b|is\b)", re.IGNORECASE)
 
 
 def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
@@ -42,11 +42,11 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
         if name is None:
             raise UsageError(f"where={where!r}: {unknown(word, frame.columns)}")
         is_text = not frame.schema[name].is_numeric()
-        if is_text and operator[1] in "<>":
+        if is_text and operator[1] in ("<", ">"):
             raise UsageError(f"where={where!r}: {name} holds words, {operator[1]} compares numbers")
         return f'"{name}"'
 
-    sql = re.sub(r"!=\s*null\b", " is not null", _WORD.sub(to_sql, where), flags=re.IGNORECASE)
+    sql = re.sub(r"(!=|<>)\s*null\b", " is not null", _WORD.sub(to_sql, where), flags=re.IGNORECASE)
     sql = re.sub(r"=\s*null\b", " is null", sql, flags=re.IGNORECASE)
     try:
         return frame.filter(pl.sql_expr(sql))
@@ -82,7 +82,7 @@ def filter_key(
         check_known(f"there is no {name} {{}}", words, {*known, *frame[name].drop_nulls(), "null"})
     if frame.schema[name] == pl.List:
         return frame.filter(pl.any_horizontal(column.list.contains(word) for word in words))
-    numbers = [float(word) for word in words if re.fullmatch(r"-?\d*\.?\d+(e-?\d+)?", word)]
+    numbers = [float(word) for word in words if re.fullmatch(r"-?\d*\.?\d+([eE][+-]?\d+)?", word)]
     # A list matches as it is written on a command line, too: [kda, attention].
     equal = (
         column.cast(pl.String)

@@ -17,7 +17,8 @@ from pe_lab.results.groups import SETTING, Names
 from pe_lab.results.table import TUNING_OF, text, tuning
 
 Spread = Literal["rates", "sd"]
-HEADINGS = {"pe": "encoding", OOD: "OOD mean"}
+HEADINGS = {"pe": "encoding"}
+CELL = "cell "
 BEST_RATE = "* or bold: the highest k/n; its Wilson interval lies above those of all lower ones."
 BEST = "* or bold: the lowest mean; each of its seeds lies below all others."
 
@@ -78,8 +79,13 @@ def with_differs(groups: pl.DataFrame, names: Names) -> pl.DataFrame:
 def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Table:
     by, across = list(layout.by), pl.col(layout.across)
     columns = list(dict.fromkeys(part[layout.across]))
-    rates = layout.spread == "rates" and "threshold" in part.columns
-    rated = (pl.col("n") > 1) & pl.col("threshold").is_not_null() if rates else pl.lit(value=False)
+    # Apart from the other columns: a split may be named n or pe.
+    heads = {CELL + column: "OOD mean" if column == OOD else column for column in columns}
+    rated = (
+        (pl.col("n") > 1) & pl.col("threshold").is_not_null()
+        if layout.spread == "rates" and "threshold" in part.columns
+        else pl.lit(value=False)
+    )
     rates = part.select(rated.any()).item()
     most = pl.col("n").max().over(by)
     cell = pl.struct("n", "k", "median", "mean", "sd", "best", "not_finite", most.alias("most"))
@@ -91,7 +97,7 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     rate = pl.when(of_splits.count() == len(splits)).then(-of_splits.mean().round(12))
     ood_mean = mean.filter(across == OOD) if OOD in columns else mean.filter(ood)
     wide = part.group_by(by, maintain_order=True).agg(
-        *(pl.col("cell").filter(across == column).first().alias(column) for column in columns),
+        *(pl.col("cell").filter(across == c).first().alias(CELL + c) for c in columns),
         n=pl.col("n").max(),
         seeds="seeds",
         _rate=rate,
@@ -111,15 +117,14 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     )
     formats: dict[str, Format] = {**dict.fromkeys(words, str), "n": str}
     formats |= {} if consecutive else {"seeds": seeds_text}
-    write = partial(cell_text, metric=layout.metric)
     unit = " in %" if layout.metric in SHARES else ""
     shared = names.shared.get(part["task"][0]) if "setting" in by else None
     return Table(
         wide,
-        formats | dict.fromkeys(columns, write),
+        formats | dict.fromkeys(heads, partial(cell_text, metric=layout.metric)),
         f"{title}: {layout.metric}{unit}",
         tuple(_notes(part, shared, rates, layout)),
-        {k: v for k, v in HEADINGS.items() if v not in by},
+        heads | {k: v for k, v in HEADINGS.items() if v not in by},
     )
 
 
@@ -178,7 +183,9 @@ def shares_text(part: pl.DataFrame, share: str, across: str = "split", digits: i
         split: f"{float(f'{100 * mean:.{digits}g}'):g} %" for split, mean in means.iter_rows()
     }
     values = [value for split, value in written.items() if split != IN_DOMAIN]
-    first = max(values or written.values(), key=(values or [*written.values()]).count)
+    first = max(
+        values or written.values(), key=(values or [*written.values()]).count, default="unknown"
+    )
     others = [f"{split}: {value}" for split, value in written.items() if value != first]
     return f"{first} ({', '.join(others)})" if others else first
 
@@ -187,16 +194,19 @@ def _sorted(wide: pl.DataFrame, layout: Layout, by_rate: bool) -> pl.DataFrame:
     """Return the rows in order; those without a value come last, in either direction."""
     if layout.sort is None and layout.as_measured:
         return wide
-    by = [pl.col(key) for key in layout.by]
-    wide = wide.sort(by, nulls_last=True)
-    if layout.sort is not None:
-        name = layout.sort.removeprefix("-")
-        column = pl.col(name) if name in (*layout.by, "n") else pl.col(name).struct.field("mean")
-        descending = layout.sort.startswith("-")
+    wide = wide.sort([pl.col(key) for key in layout.by], nulls_last=True)
+    name, descending = (layout.sort or "").removeprefix("-"), (layout.sort or "").startswith("-")
+    # A table without this split keeps its own order.
+    if (is_key := name in (*layout.by, "n")) or CELL + name in wide.columns:
+        column = pl.col(name) if is_key else pl.col(CELL + name).struct.field("mean")
         return wide.sort(column, descending=descending, nulls_last=True, maintain_order=True)
     if by_rate:
         return wide.sort("_rate", "_ood", "_in_domain", nulls_last=True, maintain_order=True)
-    return wide.sort("_ood", nulls_last=True, maintain_order=True) if OOD in wide.columns else wide
+    return (
+        wide.sort("_ood", nulls_last=True, maintain_order=True)
+        if CELL + OOD in wide.columns
+        else wide
+    )
 
 
 def tuning_note(runs: pl.DataFrame) -> list[str]:

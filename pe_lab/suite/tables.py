@@ -79,14 +79,23 @@ def compare_columns(scores: Scores) -> pl.DataFrame:
     return pairs.hstack(tested)
 
 
-def columns_table(scores: Scores) -> Table:
-    """Return where the first two columns differ at the level of 5 %."""
+def columns_table(scores: Scores, tasks: Sequence[str], shown: Collection[str] = ()) -> Table:
+    """Return where the first two columns differ at the level of 5 %, on these tasks.
+
+    Args:
+        shown: these entries; empty: all. All pairs count in the correction.
+    """
     pairs, columns = compare_columns(scores), [*scores.suite.columns][:2]
     formats: dict[str, Format] = dict.fromkeys(("task", "label", "text", "text_other"), str)
     formats |= dict.fromkeys(("p", "p_holm"), "{:.2g}".format)
     note = f"p: Fisher's exact test of these seeds. p_holm: corrected over all {len(pairs)} pairs."
     return Table(
-        pairs.filter(pl.col("p") <= LEVEL).sort("p", maintain_order=True),
+        pairs.filter(
+            pl.col("p") <= LEVEL,
+            pl.col("task").is_in([*tasks]),
+            pl.col("label").str.strip_prefix("pe=").is_in([one.split("+")[0] for one in shown])
+            | pl.lit(not shown),
+        ).sort("p", maintain_order=True),
         formats,
         f"Where {columns[-1]} changes how many seeds generalise to every scored split",
         (note, CELL),
@@ -182,7 +191,10 @@ def tuning_table(scores: Scores, task: str, shown: Collection[str] = ()) -> Tabl
     that was chosen."""
     runs = scores.rows.filter(phase=TUNING, task=task, split=IN_DOMAIN)
     if shown:
-        runs = runs.filter(pl.col("entry").is_in([*shown]))
+        runs = runs.filter(
+            pl.col("entry").is_in([*shown])
+            | pl.col("entry").str.split("+").list.first().is_in([*shown])
+        )
     runs = runs.sort("lr").with_columns(
         pl.col("error").fill_null(WORST), rate=pl.col("lr").cast(pl.String)
     )
