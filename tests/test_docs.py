@@ -48,9 +48,12 @@ def test_the_readme_counts_encodings_tasks_and_models() -> None:
 
 
 def test_the_readme_answers_its_question_before_the_first_picture() -> None:
-    works = count_seeds(shipped()).filter("works")
-    path, rope = (len(works.filter(entry=entry)) for entry in ("path_published", "rope"))
-    answer = f"PaTH as published does on {path} of {len(shipped().tasks)} tasks, RoPE on {rope}."
+    tasks = count_seeds(shipped()).partition_by("entry", as_dict=True)
+    path, rope = (
+        f"{tasks[entry,]['works'].sum()} of {len(tasks[entry,])}"
+        for entry in ("path_published", "rope")
+    )
+    answer = f"PaTH as published does on {path} tasks, RoPE on {rope}."
     assert answer in README.partition("![")[0]
 
 

@@ -78,13 +78,13 @@ def test_the_entries_in_full_and_the_others() -> None:
             ["task=flipflop", "pe=cope"],
             ["conv", "0.024", "8/8 [68, 100]", "8/8 0.0", "generalises"],
         ),
-        (["task=flipflop", "view=tuning", "pe=rope"], ["0.012", "34.0"]),
+        (["task=flipflop", "view=tuning", "pe=rope"], ["0.012", "34.0", "rope+conv"]),
         (["task=counting"], ["no run of this task was diagnosed"]),
         (["claims=true"], ["conv-copy", "7.8e-05", "open, 1 of 9: conv-large"]),
         (
             ["suite=v2_1", f"claims={PLAN}"],
             [
-                "not supported, 2 of 13: place-keys, wide-gap-rope",
+                "not supported, 3 of 13: place-keys, wide-gap-rope, size-wide-gap",
                 "no test here reads: rule, amended, lists, other_claims",
             ],
         ),
