@@ -87,6 +87,7 @@ def test_several_tasks_and_an_unfinished_run(here: Here, runs: Path) -> None:
     assert_has(
         ended.out,
         "in place of",
+        "none               rope         2 ",  # the copy does not count
         "runs/flipflop/rope/seed9-00000000",
         "is runs/flipflop/rope/seed0",
         "1,008 trained parameters of learned are left out under none",

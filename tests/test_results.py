@@ -116,9 +116,10 @@ def test_a_row_of_several_settings_is_reported(here: Here) -> None:
 
 def test_tasks_are_never_pooled(here: Here) -> None:
     errors_of("a", [0.1, 0.2])
-    errors_of("a", [0.5, 0.6], task="counting")
+    made("a", task="counting", errors={"in_domain": 0.0, "sparse": 0.55, "longer": 0.3})
     rows = grouped(read_runs(), ["pe"], splits=["sparse"]).select("task", "mean").rows()
     assert dict(rows) == pytest.approx({"flipflop": 0.15, "counting": 0.55})
+    assert list(table(here, "sort=longer")) == ["a"], "a split that flipflop lacks"
 
 
 def test_runs_that_are_not_finished_are_named(here: Here) -> None:
@@ -153,8 +154,10 @@ def test_splits_metric_sort_and_spread(here: Here) -> None:
         "lr=3E-3": "bca", "pe=a splits=seeds": "a",
     }.items():  # fmt: skip
         assert list(table(here, *words.split())) == [*order]
-    assert table(here, "metric=loss")["a"]["sparse"] == "0.500"
-    assert table(here, "metric=error_seq")["a"]["sparse"] == "40.0"
+    assert [table(here, f"metric={name}")["a"]["sparse"] for name in ("loss", "error_seq")] == [
+        "0.500",
+        "40.0",
+    ]
     made("a", 1, errors={"in_domain": 0.05, "sparse": 0.4, "seeds": None})
     assert table(here, "spread=sd")["a"]["sparse"] == "30.0 ± 14.1"
 
