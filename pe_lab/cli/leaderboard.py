@@ -58,6 +58,7 @@ from pe_lab.suite.tables import (
     count_seeds,
     describe_runs,
     entries_tables,
+    is_shown,
     select_telling,
     task_table,
     tuning_table,
@@ -169,10 +170,9 @@ def print_scores(
     Raises:
         RunError: none of these entries has a scored run.
     """
-    names = count_seeds(scores).select("entry", "base", "column").unique("entry")
-    shown = pl.col("entry").is_in(pe) | pl.col("base").is_in(pe) if pe else pl.lit(value=True)
+    names = count_seeds(scores).select("entry", "column").unique("entry")
     cells = with_verdicts(scores.cells.filter(pl.col("task").is_in(tasks)), why)
-    rows = cells.join(names, on="entry", maintain_order="left").filter(shown).drop("base")
+    rows = cells.join(names, on="entry", maintain_order="left").filter(is_shown(pe))
     if rows.is_empty() and view != "tuning":
         raise RunError(f"no run of {', '.join(pe)} on {', '.join(tasks)} is scored")
     if view == "tuning":

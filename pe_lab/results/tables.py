@@ -195,11 +195,13 @@ def _sorted(wide: pl.DataFrame, layout: Layout, by_rate: bool) -> pl.DataFrame:
     if layout.sort is None and layout.as_measured:
         return wide
     wide = wide.sort([pl.col(key) for key in layout.by], nulls_last=True)
-    name, descending = (layout.sort or "").removeprefix("-"), (layout.sort or "").startswith("-")
+    name = (layout.sort or "").removeprefix("-")
     # A table without this split keeps its own order.
     if (is_key := name in (*layout.by, "n")) or CELL + name in wide.columns:
         column = pl.col(name) if is_key else pl.col(CELL + name).struct.field("mean")
-        return wide.sort(column, descending=descending, nulls_last=True, maintain_order=True)
+        return wide.sort(
+            column, descending=name != layout.sort, nulls_last=True, maintain_order=True
+        )
     if by_rate:
         return wide.sort("_rate", "_ood", "_in_domain", nulls_last=True, maintain_order=True)
     return (

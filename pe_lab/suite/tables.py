@@ -58,6 +58,12 @@ def count_seeds(scores: Scores) -> pl.DataFrame:
     )
 
 
+def is_shown(shown: Collection[str]) -> pl.Expr:
+    """Return whether an ``entry`` is one of these, in any column; empty: all."""
+    name = pl.col("entry").str.extract(r"^([^+ ]+)")
+    return pl.lit(not shown) | pl.col("entry").is_in([*shown]) | name.is_in([*shown])
+
+
 def select_telling(tasks: Sequence[str]) -> list[str]:
     """Return the tasks without those that tell entries apart least, if others are among them."""
     return [task for task in tasks if task not in LESS_TELLING] or [*tasks]
@@ -112,9 +118,7 @@ def entries_tables(
     Args:
         shown: these entries, on all tasks; empty: all.
     """
-    counts = count_seeds(scores).filter(pl.col("task").is_in(tasks))
-    if shown:
-        counts = counts.filter(pl.col("base").is_in([*shown]) | pl.col("entry").is_in([*shown]))
+    counts = count_seeds(scores).filter(pl.col("task").is_in(tasks), is_shown(shown))
     telling = [*tasks] if shown else select_telling(tasks)
     is_telling = pl.col("task").is_in(telling)
     most = pl.col("task").filter(is_telling).n_unique().over("base") >= len(telling) / 2
@@ -145,10 +149,8 @@ def task_table(
     """
     of_task, rows = scores.suite.tasks[task], []
     cells = scores.cells.filter(task=task).partition_by("entry", as_dict=True)
-    for seeds in count_seeds(scores).filter(task=task).iter_rows(named=True):
+    for seeds in count_seeds(scores).filter(is_shown(shown), task=task).iter_rows(named=True):
         entry, k, n = seeds["entry"], seeds["k"], seeds["n"]
-        if shown and not {entry, seeds["base"].partition(" ")[0]} & {*shown}:
-            continue
         of = cells[(entry,)]
         splits = {row["split"]: row for row in of.iter_rows(named=True)}
         first, scored = next(iter(splits.values())), of.filter(pl.col("split") != IN_DOMAIN)
@@ -189,12 +191,7 @@ def seeds_text(row: Mapping[str, Any]) -> str:
 def tuning_table(scores: Scores, task: str, shown: Collection[str] = ()) -> Table:
     """Return the in-domain error of the tuning runs of a task at each learning rate, and the rate
     that was chosen."""
-    runs = scores.rows.filter(phase=TUNING, task=task, split=IN_DOMAIN)
-    if shown:
-        runs = runs.filter(
-            pl.col("entry").is_in([*shown])
-            | pl.col("entry").str.split("+").list.first().is_in([*shown])
-        )
+    runs = scores.rows.filter(is_shown(shown), phase=TUNING, task=task, split=IN_DOMAIN)
     runs = runs.sort("lr").with_columns(
         pl.col("error").fill_null(WORST), rate=pl.col("lr").cast(pl.String)
     )
