@@ -66,12 +66,13 @@ def section(name: str, finding: Mapping[str, Any], runs: pl.DataFrame) -> str:
 
 def reproductions(findings: Iterable[Mapping[str, Any]]) -> str:
     """Return what others published beside what came out here: a row for each claim."""
-    rows = []
-    for finding in findings:
-        if claim := finding.get("reproduces"):
-            anchor = re.sub(r"[^\w -]", "", finding["title"].lower()).replace(" ", "-")
-            verdict = f"[{claim['verdict']}](#{anchor})"
-            rows.append([claim["claim"], claim["size"], verdict, claim.get("found", "")])
+    link = "[{}](#{})".format
+    rows = [
+        [claim["claim"], claim["size"], link(claim["verdict"], anchor), claim.get("found", "")]
+        for finding in findings
+        if (claim := finding.get("reproduces"))
+        for anchor in [re.sub(r"[^\w -]", "", finding["title"].lower()).replace(" ", "-")]
+    ]
     return table(["published", "size", "verdict", "here"], rows)
 
 

@@ -1,21 +1,27 @@
-"""``make leaderboard``: docs/leaderboard.md with its picture.
+"""``make leaderboard``: docs/leaderboard.md with its picture, and docs/suite-v2.1.md.
 
-Every number comes from the runs that ship. In docs/leaderboard.text.md braces are replaced by
-a number: ``{fire+conv recall}`` for k/n seeds that generalise to every scored split of recall,
-``{fire recall learned}`` for those that learn it, ``{fire recall p}`` and ``{fire recall p_holm}``
-for the test of both columns, ``{fire recall long_x2}`` for k/n on one split, and ``{fire recall
-restored fewer keys}`` for what an intervention of ``pe-lab why`` restores. ``{v2.1 fire recall}``
-is of suite v2.1, ``{wide-gap-fire brackets}`` the test of a claim about it, ``{text long_x4}`` the
-correlation of success with the error on text. ``<!-- first -->`` becomes a table.
+Every number comes from the runs that ship. In docs/*.text.md braces are replaced by a number:
+``{fire+conv recall}`` for k/n seeds that generalise to every scored split of recall, ``{fire
+recall learned}`` for those that learn it, ``{fire recall p}`` and ``{fire recall p_holm}`` for the
+test of both columns, ``{fire recall long_x2}`` for k/n on one split, with ``median`` for the median
+error, ``{fire recall cause}`` for the verdict of ``pe-lab why`` and ``{fire recall restored fewer
+keys}`` for what an intervention restores. ``{v2.1 fire recall}`` is of suite v2.1, ``{fire recall
+long_x2 tuning 0.006}`` the least and largest error of its tuning runs at a rate (``score``: of its
+scored runs), ``{x2 fire recall}`` how many seeds learn and generalise at twice the steps.
+``{wide-gap-fire brackets}`` is the test of a claim about v2.1, ``{text long_x4}`` the correlation of
+success with the error on text. ``<!-- first -->`` becomes a table.
 """
 
+import math
 import re
 from functools import cache
+from pathlib import Path
+
+import polars as pl
 
 from docs import facts
 from docs.markdown import write
 from pe_lab.cli.leaderboard import first_table
-from pe_lab.explain.verdict import Cell
 from pe_lab.report.leaderboard import draw_lengths
 from pe_lab.suite.claims import decide_claims, read_claims
 from pe_lab.suite.rows import read_shipped, shipped_file
@@ -30,8 +36,9 @@ from pe_lab.suite.tables import (
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of
 
 PAGE = facts.ROOT / "docs" / "leaderboard.md"
-# The page, with words in place of numbers, and the claims about suite v2.1.
-TEXT, PLAN = PAGE.with_suffix(".text.md"), PAGE.with_name("claims-v2.1.yaml")
+PAGES = PAGE, PAGE.with_name("suite-v2.1.md")
+# The claims about suite v2.1.
+PLAN = PAGE.with_name("claims-v2.1.yaml")
 
 
 @cache
@@ -42,66 +49,77 @@ def shipped(name: str = "v2") -> Scores:
     return score(suite, rows, rows.clear(), read_shipped(suite, ".again"))
 
 
-@cache
-def verdicts() -> dict[tuple[str, str], Cell]:
-    """Return the shipped verdicts by task and entry."""
-    return verdicts_of(shipped(), shipped_diagnoses(shipped().suite), {})
-
-
 def numbers() -> dict[str, str]:
-    """Return what replaces each pair of braces in the text, by the words between them."""
-    pairs, known = compare_columns(shipped()), dict[str, str]()
-    for prefix, scores in (("", shipped()), ("v2.1 ", shipped("v2_1"))):
-        of_splits = scores.cells.select("task", "entry", "lr", "split", of_split="k")
-        for row in scores.success().join(of_splits, on=["task", "entry"]).to_dicts():
-            cell = f"{prefix}{row['entry']} {row['task']}"
-            known |= {
-                cell: f"{row['k']}/{row['n']}",
-                f"{cell} learned": f"{row['learned']}/{row['n']}",
-                f"{cell} {row['split']}": f"{row['of_split']}/{row['n']}",
-                f"{cell} rate": f"{row['lr']:g}",
-            }
-    known |= {
-        f"{row['label']} {row['task']} {name}": f"{row[name]:.2g}"
-        for row in pairs.iter_rows(named=True)
-        for name in ("p", "p_holm")
-    }
-    known |= {
-        f"{entry} {task} restored {name}": f"{100 * share:.0f} %"
-        for (task, entry), diagnosed in verdicts().items()
-        for name, share in diagnosed.verdict.shares.items()
-    }
-    suite, runs = shipped("v2_1").suite, read_shipped(shipped("v2_1").suite)
-    for of in decide_claims(read_claims(PLAN, suite), suite, runs, runs.clear()).to_dicts():
-        known["{claim} {task}".format_map(of)] = (
-            "{k_a}/{n_a} and {k_b}/{n_b} (p = {p:.2g})".format_map({**of, "p": of["p"] or 1})
-        )
+    """Return what replaces each pair of braces in the texts, by the words between them."""
+    v2, v2_1 = shipped(), shipped("v2_1")
+    suite, rows, pairs = v2_1.suite, read_shipped(v2_1.suite), compare_columns(v2)
+    by_rate = v2_1.rows.drop_nulls("error").group_by("entry", "task", "split", "phase", "lr")
     # Success in v2, which is complete, beside the errors on text at the rates of v2.1.
-    for split, _, *values in compare_with_text(
-        Scores(shipped().suite, shipped().rows, shipped("v2_1").cells)
-    ).iter_rows():
-        known[f"text {split}"] = "{:.2f} [{:.2f}, {:.2f}]".format(*values)
-    return known | {"pairs": str(len(pairs))}
+    mixed = Scores(v2.suite, v2.rows, v2_1.cells)
+    restored = [
+        {
+            "entry": entry,
+            "task": task,
+            "cause": of.verdict.cause,
+            "name": name,
+            "percent": 100 * share,
+        }
+        for (task, entry), of in verdicts_of(v2, shipped_diagnoses(v2.suite), {}).items()
+        for name, share in of.verdict.shares.items()
+    ]
+    texts = [
+        ("{label} {task} p", "{p:.2g}", pairs),
+        ("{label} {task} p_holm", "{p_holm:.2g}", pairs),
+        ("{entry} {task} cause", "{cause}", pl.DataFrame(restored)),
+        ("{entry} {task} restored {name}", "{percent:.0f} %", pl.DataFrame(restored)),
+        (
+            "{entry} {task} {split} {phase} {lr:g}",
+            "{low:.2g} to {high:.2g} %",
+            by_rate.agg(low=100 * pl.min("error"), high=100 * pl.max("error")),
+        ),
+        ("x2 {entry} {task}", "{learned}/{n}, {k}/{n}", v2_1.success("steps_x2")),
+        (
+            "{claim} {task}",
+            "{k_a}/{n_a} and {k_b}/{n_b} (p = {p:.2g})",
+            decide_claims(read_claims(PLAN, suite), suite, rows, rows.clear()).drop_nulls("p"),
+        ),
+        ("text {split}", "{rho:.2f} [{low:.2f}, {high:.2f}]", compare_with_text(mixed)),
+    ]
+    for of, scores in (("", v2), ("v2.1 ", v2_1)):
+        cells = scores.cells.with_columns(percent=100 * pl.col("median").fill_null(math.nan))
+        texts += [
+            (of + "{entry} {task}", "{k}/{n}", scores.success()),
+            (of + "{entry} {task} learned", "{learned}/{n}", scores.success()),
+            (of + "{entry} {task} {split}", "{k}/{n}", cells),
+            (of + "{entry} {task} {split} median", "{percent:.0f} %", cells),
+            (of + "{entry} {task} rate", "{lr:g}", cells),
+        ]
+    named = {
+        key.format_map(row): text.format_map(row)
+        for key, text, of in texts
+        for row in of.to_dicts()
+    }
+    return named | {"pairs": str(len(pairs))}
 
 
-def page() -> str:
+def page(path: Path = PAGE) -> str:
     """Return the whole page."""
-    scores, known, rows = shipped(), numbers(), read_shipped(shipped().suite)
-    claims = read_claims(shipped_file("v2.claims.yaml"), scores.suite)
+    scores, known, suite = shipped(), numbers(), shipped().suite
+    claims, rows = read_claims(shipped_file("v2.claims.yaml"), suite), read_shipped(suite)
     tables = {
         "first": [first_table(scores, scores.tasks)],
-        "claims": [claims_table(decide_claims(claims, scores.suite, rows, rows.clear()))],
+        "claims": [claims_table(decide_claims(claims, suite, rows, rows.clear()))],
         "columns": [columns_table(scores, scores.tasks)],
         "entries": entries_tables(scores, scores.tasks),
     }
-    text = re.sub(
-        r"\{([\w+. -]+)\}", lambda found: known[found[1]], TEXT.read_text("utf-8").strip()
-    )
+    source = path.with_suffix(".text.md")
+    text = re.sub(r"\{([^}]*)\}", lambda at: known[at[1]], source.read_text("utf-8").strip())
     for name, of in tables.items():
         text = text.replace(f"<!-- {name} -->", "\n".join(table.markdown() for table in of).strip())
-    return f"<!-- Written by `make leaderboard` from docs/{TEXT.name}: edit that. -->\n\n{text}\n"
+    return f"<!-- Written by `make leaderboard` from docs/{source.name}: edit that. -->\n\n{text}\n"
 
 
 if __name__ == "__main__":
-    write(PAGE, page())
+    for path in PAGES:
+        write(path, page(path))
     write(PAGE.parent / "img" / "lengths.svg", draw_lengths(shipped(), "svg").decode())
