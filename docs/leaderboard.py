@@ -8,12 +8,13 @@ error, ``{fire recall cause}`` for the verdict of ``pe-lab why`` and ``{fire rec
 keys}`` for what an intervention restores. ``{v2.1 fire recall}`` is of suite v2.1, ``{fire recall
 long_x2 tuning 0.006}`` the least and largest error of its tuning runs at a rate (``score``: of its
 scored runs), ``{x2 fire recall}`` how many seeds learn and generalise at twice the steps.
-``{wide-gap-fire brackets}`` is the test of a claim about v2.1, ``{text long_x4}`` the correlation of
-success with the error on text. ``<!-- first -->`` becomes a table.
+``{wide-gap-fire brackets}`` is the test of a claim about v2.1, ``{text long_x4}`` the correlation
+of success with the error on text. ``<!-- first -->`` becomes a table.
 """
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def shipped(name: str = "v2") -> Scores:
     suite = load_suite(name)
     rows = read_shipped(suite)
     return score(suite, rows, rows.clear(), read_shipped(suite, ".again"))
+
+
+def two_sizes() -> Scores:
+    """Return the scores of suite v2 and those of v2.1's larger model."""
+    v2, v2_1, larger = shipped(), shipped("v2_1"), pl.col("entry").str.contains("large")
+    rows, cells = (
+        pl.concat([of, also.filter(larger)])
+        for of, also in ((v2.rows, v2_1.rows), (v2.cells, v2_1.cells))
+    )
+    return Scores(
+        replace(v2.suite, columns=v2_1.suite.columns),  # type: ignore[type-var]
+        rows,
+        cells,
+    )
 
 
 def numbers() -> dict[str, str]:
@@ -94,12 +109,11 @@ def numbers() -> dict[str, str]:
             (of + "{entry} {task} {split} median", "{percent:.0f} %", cells),
             (of + "{entry} {task} rate", "{lr:g}", cells),
         ]
-    named = {
+    return {"pairs": str(len(pairs))} | {
         key.format_map(row): text.format_map(row)
         for key, text, of in texts
         for row in of.to_dicts()
     }
-    return named | {"pairs": str(len(pairs))}
 
 
 def page(path: Path = PAGE) -> str:
@@ -122,4 +136,4 @@ def page(path: Path = PAGE) -> str:
 if __name__ == "__main__":
     for path in PAGES:
         write(path, page(path))
-    write(PAGE.parent / "img" / "lengths.svg", draw_lengths(shipped(), "svg").decode())
+    write(PAGE.parent / "img" / "lengths.svg", draw_lengths(two_sizes(), "svg").decode())

@@ -110,6 +110,7 @@ def test_the_pages_of_the_documentation_are_what_the_runs_say() -> None:
         assert path.read_text("utf-8") == leaderboard.page(path), "run make leaderboard"
     for file, part in (
         ("hybrids.md", entries_tables(HYBRIDS, HYBRIDS.tasks)[0].markdown().strip()),
+        ("img/lengths.svg", draw_lengths(leaderboard.two_sizes(), "svg").decode()),
         ("img/hybrids.svg", draw_lengths(HYBRIDS, "svg").decode()),
     ):
         assert part in (leaderboard.PAGE.parent / file).read_text("utf-8"), file
