@@ -155,7 +155,7 @@ import time
 from pe_lab.pe.base import PositionalEncoding
 class Slow(PositionalEncoding):
     def bias(self, *positions):
-        time.sleep(0.05)
+        time.sleep(0.2)
         return None
 """)
     shown = [succeeded(here(*line, "dry=true", f"pe={pe}")).out for pe in ("none", "slow")]

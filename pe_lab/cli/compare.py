@@ -98,7 +98,7 @@ def _published_table(part: pl.DataFrame) -> Table:
     frame = part.with_columns(ours=ours)
     words = ("pe", "size", "split", "verdict", "differs", "theirs_printed")
     formats: dict[str, Format] = {name: str for name in words if any(frame[name])}
-    formats |= {"ours": seeds_text, "theirs_seeds": str, "n": str}
+    formats |= {"ours": ours_text, "theirs_seeds": str, "n": str}
     headings = {
         **{"pe": "encoding", "theirs_printed": "theirs, %", "ours": "ours, %"},
         **{"theirs_seeds": "their seeds", "n": "our seeds", "differs": "ours for theirs"},
@@ -107,7 +107,7 @@ def _published_table(part: pl.DataFrame) -> Table:
     return Table(frame, formats, title, tuple(filter(None, notes)), headings)
 
 
-def seeds_text(cell: Mapping[str, Any]) -> str:
+def ours_text(cell: Mapping[str, Any]) -> str:
     """Write our seeds: ``2/3 1.00: 0.0 1.00 22.0``, k of n, the median and each of them (above
     ``LISTED`` the lowest and the highest). One seed alone is its value."""
     if not cell["n"]:
@@ -155,7 +155,7 @@ def _paired_table(part: pl.DataFrame) -> Table:
         },
         difference=100 * pl.col("difference"),
     )
-    formats: dict[str, Format] = {"split": str, "n": str, "a": seeds_text, "b": seeds_text}
+    formats: dict[str, Format] = {"split": str, "n": str, "a": ours_text, "b": ours_text}
     formats |= {"difference": "{:+.2f}".format, "lower_a": str, "lower_b": str}
     formats |= dict.fromkeys(("p", "p_holm"), "{:.3g}".format)
     headings = {"a": a, "b": b, "difference": "median difference", "p_holm": "Holm"}

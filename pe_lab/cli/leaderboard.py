@@ -33,7 +33,7 @@ from pe_lab.core.errors import RunError, UsageError, check_known, counted
 from pe_lab.core.files import write_output
 from pe_lab.core.metrics import wilson
 from pe_lab.core.options import CommaSeparated, Line
-from pe_lab.explain.verdict import Cell
+from pe_lab.explain.verdict import DiagnosedCell
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.statistics import LEVEL
 from pe_lab.store.run_folder import run_folders
@@ -155,7 +155,7 @@ def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
 def print_scores(
     scores: Scores,
     tasks: Sequence[str],
-    why: Mapping[tuple[str, str], Cell],
+    why: Mapping[tuple[str, str], DiagnosedCell],
     notes: Sequence[str],
     view: str,
     pe: Sequence[str],

@@ -56,7 +56,7 @@ def show(
             raise UsageError(f"suite {key}={value}: {meant}; a suite fixes what it trains")
     # Imported here: torch takes a second.
     from pe_lab.config.compose import CommandLine
-    from pe_lab.suite.runs import Known, Trainer, select_steps
+    from pe_lab.suite.runs import Known, SuiteTrainer, select_steps
 
     folder = line.config_dir
     suite = load_suite(names[0], folder)
@@ -67,7 +67,7 @@ def show(
     known = Known(suite, read_own(suite, runs_dir, folder), use_shipped=shipped)
     passed = {"tracker": "none"} | of_runs
     words = [f"{key}={value}" for key, value in {**passed, "runs_dir": runs_dir}.items()]
-    trainer = Trainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
+    trainer = SuiteTrainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
     with busy("timing steps"):
         trainer.time_entries(steps)
     table = known.cost_table(steps)

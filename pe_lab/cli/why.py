@@ -28,7 +28,7 @@ from pe_lab.core.options import Line
 from pe_lab.experiment.signals import raise_interrupt, stop_on_signal
 from pe_lab.explain.diagnose import read_or_diagnose
 from pe_lab.explain.record import Row
-from pe_lab.explain.verdict import CAUSES, Cell, Diagnosed, build_frame, group_cells
+from pe_lab.explain.verdict import CAUSES, Diagnosed, DiagnosedCell, build_frame, group_cells
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
 from pe_lab.results.table import by_split, runs_of, selected, unfinished_notes
@@ -160,7 +160,7 @@ def _worst_splits(runs: pl.DataFrame) -> dict[str, str]:
     return dict(highest.unique("setting", keep="first").select("setting", "split").iter_rows())
 
 
-def table_of_rows(cell: Cell, details: bool) -> Table:
+def table_of_rows(cell: DiagnosedCell, details: bool) -> Table:
     """One setting: a row for each intervention, the mean over its seeds."""
     # A seed that generalises, or has not learned, has its error alone.
     longest = max((one.diagnosis.rows for one in cell.seeds), key=len)
@@ -180,7 +180,7 @@ def table_of_rows(cell: Cell, details: bool) -> Table:
     )
 
 
-def table_of_cells(cells: Sequence[Cell]) -> Table:
+def table_of_cells(cells: Sequence[DiagnosedCell]) -> Table:
     """Several settings: a row for each, with its verdict and what each intervention restores."""
     rows = [
         {

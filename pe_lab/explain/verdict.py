@@ -3,7 +3,8 @@
 ``judge_seed`` tries the rules on one seed, and ``judge`` asks for two thirds of the seeds that
 fail. A cause needs an intervention that restores at least half of the added error beyond its
 placebos, and no other row of the table may contradict it: then the verdict is ``mixed``, with the
-row as the reason. The seeds of a task, an encoding and a split, with their verdict, are a ``Cell``.
+row as the reason. The seeds of a task, an encoding and a split, with their verdict, are a
+``DiagnosedCell``.
 """
 
 from collections import Counter
@@ -273,7 +274,7 @@ class Diagnosed:
 
 
 @dataclass(frozen=True)
-class Cell:
+class DiagnosedCell:
     """The diagnosed seeds of a setting on a split."""
 
     task: str
@@ -308,15 +309,15 @@ class Cell:
         return {**names, **asdict(self.verdict), "sentence": self.sentence}
 
 
-def group_cells(found: Iterable[Diagnosed]) -> list[Cell]:
+def group_cells(found: Iterable[Diagnosed]) -> list[DiagnosedCell]:
     """The cells, in the order of their first run."""
     cells: dict[tuple[str, str, str], list[Diagnosed]] = {}
     for one in found:
         cells.setdefault((one.task, one.label, one.diagnosis.split), []).append(one)
-    return [Cell(*key, seeds) for key, seeds in cells.items()]
+    return [DiagnosedCell(*key, seeds) for key, seeds in cells.items()]
 
 
-def leading(cells: Sequence[Cell]) -> Cell:
+def leading(cells: Sequence[DiagnosedCell]) -> DiagnosedCell:
     """The split of the most seeds, of those the one with the highest error."""
     return max(cells, key=lambda cell: (len(cell.seeds), cell.mean("plain", "value") or 0.0))
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from pe_lab.core.errors import RunError
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.explain.verdict import Cell as Diagnosed
+from pe_lab.explain.verdict import DiagnosedCell
 from pe_lab.report.charts import CONFIG, Chart, Spec, specification
 from pe_lab.report.html import drawn, rendered
 from pe_lab.suite.scores import WORST, Scores
@@ -30,7 +30,7 @@ DOTS = (
 def leaderboard_page(
     scores: Scores,
     tasks: Sequence[str],
-    why: Mapping[tuple[str, str], Diagnosed],
+    why: Mapping[tuple[str, str], DiagnosedCell],
     notes: Sequence[str],
     command: str,
 ) -> str:

@@ -16,7 +16,7 @@ import polars as pl
 from pe_lab.core.errors import PeLabError
 from pe_lab.core.metrics import IN_DOMAIN, OOD, threshold
 from pe_lab.explain.record import read_diagnoses
-from pe_lab.explain.verdict import Cell, Diagnosed, group_cells, leading
+from pe_lab.explain.verdict import Diagnosed, DiagnosedCell, group_cells, leading
 from pe_lab.report.charts import (
     CONFIG,
     Chart,
@@ -90,7 +90,7 @@ def sections_of(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
     return sections, unread
 
 
-def recorded(runs: pl.DataFrame) -> tuple[dict[str, Cell], list[str]]:
+def recorded(runs: pl.DataFrame) -> tuple[dict[str, DiagnosedCell], list[str]]:
     """Setting -> its diagnosed seeds on their leading split, and a message for each record that
     cannot be read.
 
@@ -121,7 +121,7 @@ def _setting(row: Mapping[str, Any]) -> str:
 
 
 def _with_verdicts(
-    table: Table, runs: pl.DataFrame, names: Names, why: Mapping[str, Cell]
+    table: Table, runs: pl.DataFrame, names: Names, why: Mapping[str, DiagnosedCell]
 ) -> Table:
     """The table with what ``pe-lab why`` found of each row, if it found anything."""
     words = {

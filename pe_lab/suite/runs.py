@@ -96,7 +96,7 @@ def select_steps(
 
 
 @dataclass(frozen=True)
-class Run:
+class SuiteRun:
     """One run of a suite."""
 
     task: str
@@ -123,7 +123,7 @@ class Known:
 
     def __init__(self, suite: Suite, own: pl.DataFrame, *, use_shipped: bool = True) -> None:
         self.suite, self.shipped = suite, read_shipped(suite)
-        self.use_shipped, self.begun = use_shipped, set[Run]()
+        self.use_shipped, self.begun = use_shipped, set[SuiteRun]()
         self.relative = dict[tuple[str, str], float]()
         self.update(own.filter(pl.col("state") == "finished"))
 
@@ -135,10 +135,10 @@ class Known:
         tuned = choose_rates(rows, self.suite).filter(rates=len(self.suite.protocol.rates))
         rates = tuned.drop_nulls("chosen").select("task", "entry", "chosen").iter_rows()
         self.rates = {(task, entry): lr for task, entry, lr in rates}
-        known = rows.select([*Run.__annotations__]).unique()
-        self.done = {Run(*row) for row in known.iter_rows()}
+        known = rows.select([*SuiteRun.__annotations__]).unique()
+        self.done = {SuiteRun(*row) for row in known.iter_rows()}
 
-    def wanted(self, step: Step, entry: str, lr: float) -> list[Run]:
+    def wanted(self, step: Step, entry: str, lr: float) -> list[SuiteRun]:
         """Return the runs of a step after tuning, at this rate."""
         protocol, task, phase = self.suite.protocol, step.task, step.phase
         base, steps = self.suite.split(entry)[0], self.suite.steps(task, entry)
@@ -152,22 +152,24 @@ class Known:
             else:
                 seeds = range(protocol.seeds, protocol.more_seeds)
         return [
-            Run(task, entry, SCORE if n == 1 else f"steps_x{n}", lr, seed, n * steps)
+            SuiteRun(task, entry, SCORE if n == 1 else f"steps_x{n}", lr, seed, n * steps)
             for n, seed in product(times, seeds)
         ]
 
-    def missing(self, step: Step, entry: str) -> list[Run]:
+    def missing(self, step: Step, entry: str) -> list[SuiteRun]:
         """Return the runs of a step that can be trained now; none before a rate is chosen, and of
         tuning those of the next round."""
-        pair, runs = (step.task, entry), list[Run]()
+        pair, runs = (step.task, entry), list[SuiteRun]()
         if step.phase == TUNING:
             tuning = next_tuning(self.suite, step.task, self.tuning.get(pair, {}))
-            runs = [Run(*pair, TUNING, lr, seed, self.suite.steps(*pair)) for lr, seed in tuning]
+            runs = [
+                SuiteRun(*pair, TUNING, lr, seed, self.suite.steps(*pair)) for lr, seed in tuning
+            ]
         elif pair in self.rates:
             runs = self.wanted(step, entry, self.rates[pair])
         return [run for run in runs if run not in self.done and run not in self.begun]
 
-    def next_runs(self, step: Step) -> list[Run]:
+    def next_runs(self, step: Step) -> list[SuiteRun]:
         """Return what is missing of a step now, seed by seed over all entries."""
         runs = [run for entry in step.entries for run in self.missing(step, entry)]
         return sorted(runs, key=lambda run: run.seed)
@@ -228,7 +230,7 @@ class Known:
 
 
 @dataclass
-class Trainer:
+class SuiteTrainer:
     """Trains the missing runs of a suite through a launcher.
 
     Args:
@@ -336,7 +338,7 @@ class Trainer:
                 self._record(runs, jobs, outcomes)
 
     def _record(
-        self, runs: Sequence[Run], jobs: Sequence[Job], outcomes: Mapping[str, Outcome]
+        self, runs: Sequence[SuiteRun], jobs: Sequence[Job], outcomes: Mapping[str, Outcome]
     ) -> None:
         """Take what jobs measured, and note those that did not finish."""
         ended = ((label, one) for label, one in outcomes.items() if one.state not in ENDED)
@@ -347,7 +349,7 @@ class Trainer:
         others = self.known.own.join(rows, on="run_id", how="anti")
         self.known.update(pl.concat([others, rows]))
 
-    def _jobs(self, runs: Sequence[Run]) -> list[Job]:
+    def _jobs(self, runs: Sequence[SuiteRun]) -> list[Job]:
         """Return the runs, but for those whose entry refuses the task, as jobs of a sweep."""
         plans = [(run, one) for run in runs if (one := self._plans[run.task, run.entry])]
         jobs = []

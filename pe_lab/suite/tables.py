@@ -8,7 +8,7 @@ import polars as pl
 
 from pe_lab.core.console import percent
 from pe_lab.core.metrics import IN_DOMAIN
-from pe_lab.explain.verdict import Cell
+from pe_lab.explain.verdict import DiagnosedCell
 from pe_lab.results.format import Format, Table
 from pe_lab.results.statistics import LEVEL, holm
 from pe_lab.suite.claims import judge_claims
@@ -138,7 +138,10 @@ def _states_table(counts: pl.DataFrame, tasks: Sequence[str], title: str) -> Tab
 
 
 def task_table(
-    scores: Scores, task: str, why: Mapping[tuple[str, str], Cell], shown: Collection[str] = ()
+    scores: Scores,
+    task: str,
+    why: Mapping[tuple[str, str], DiagnosedCell],
+    shown: Collection[str] = (),
 ) -> Table:
     """Return for each entry of a task how many seeds learn it and how many generalise to every
     scored split, then k/n and the median error in % of each split, the highest rates first.
@@ -167,7 +170,7 @@ def task_table(
     yours = pl.when(pl.col("yours") == pl.col("n")).then(pl.format("{} (yours)", "label"))
     formats: dict[str, Format] = dict.fromkeys(("name", "column", "why", "learned"), str)
     formats |= {"every split": str, "rate": "{:g}".format}
-    formats |= {split: seeds_text for split in of_task.thresholds if split in frame.columns}
+    formats |= {split: passes_text for split in of_task.thresholds if split in frame.columns}
     heads = {s: f"{s} <= {percent(limit)}" for s, limit in of_task.thresholds.items()}
     note = "rate: the tuned learning rate. time: of training, relative to rope. why: " + (
         "the verdict of pe-lab why."
@@ -183,7 +186,7 @@ def task_table(
     )
 
 
-def seeds_text(row: Mapping[str, Any]) -> str:
+def passes_text(row: Mapping[str, Any]) -> str:
     """Write ``7/8 0.31``: k/n and the median error in %."""
     return f"{row['k']}/{row['n']} {percent(row['median'])}"
 

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.explain.record import Diagnosis, Row, read_diagnoses
-from pe_lab.explain.verdict import Cell, Diagnosed, group_cells, leading
+from pe_lab.explain.verdict import Diagnosed, DiagnosedCell, group_cells, leading
 from pe_lab.results.table import damage_named, runs_of
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.rows import OTHER_SEEDS, read_shipped, rows_of
@@ -68,7 +68,7 @@ def shipped_diagnoses(suite: Suite) -> list[Diagnosed]:
 
 def verdicts_of(
     scores: Scores, shipped: Sequence[Diagnosed], folders: Mapping[str, RunFolder]
-) -> dict[tuple[str, str], Cell]:
+) -> dict[tuple[str, str], DiagnosedCell]:
     """Return (task, entry) -> its diagnosed seeds on their leading split, of the scored runs.
 
     Args:
@@ -84,13 +84,15 @@ def verdicts_of(
         with damage_named("it has no verdict"):
             diagnoses = read_diagnoses(folders[run])
             known += [Diagnosed(Path(run), *places[run], one) for one in diagnoses]
-    cells: dict[tuple[str, str], list[Cell]] = {}
+    cells: dict[tuple[str, str], list[DiagnosedCell]] = {}
     for cell in group_cells(known):
         cells.setdefault((cell.task, cell.pe), []).append(cell)
     return {key: leading(of) for key, of in sorted(cells.items())}
 
 
-def with_verdicts(rows: pl.DataFrame, cells: Mapping[tuple[str, str], Cell]) -> pl.DataFrame:
+def with_verdicts(
+    rows: pl.DataFrame, cells: Mapping[tuple[str, str], DiagnosedCell]
+) -> pl.DataFrame:
     """Return the rows with the column ``verdict``, null where a cell has none."""
     verdicts = [
         (task, entry, cell.split, cell.verdict.cause) for (task, entry), cell in cells.items()

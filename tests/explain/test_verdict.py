@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.explain import verdict
 from pe_lab.explain.record import Diagnosis, Row
-from pe_lab.explain.verdict import Cell, Diagnosed
+from pe_lab.explain.verdict import Diagnosed, DiagnosedCell
 
 judge = partial(verdict.judge, "toy", "long")
 PLACEBOS = [name for names in verdict.PLACEBOS.values() for name in names if ":" in name]
@@ -180,14 +180,14 @@ def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():
     far = CASES["far competitors"][0]
     fine = diagnosis(plain=0.002, restored={"far keys masked": -40.0})
     seeds = [Diagnosed(Path(), "recall", "rope", n, one) for n, one in enumerate([far, fine])]
-    cell = Cell("recall", "rope", "long", seeds)
+    cell = DiagnosedCell("recall", "rope", "long", seeds)
     assert cell.mean("far keys masked", "restored") == 0.9
     assert cell.mean("plain", "value") == pytest.approx(0.151)
-    assert Cell("recall", "rope", "long", seeds[1:]).mean("oracle", "restored") is None
+    assert DiagnosedCell("recall", "rope", "long", seeds[1:]).mean("oracle", "restored") is None
 
 
 def test_the_leading_split_has_the_most_seeds_and_of_those_the_highest_error():
     low, high = (Diagnosed(Path(), "toy", "rope", 0, diagnosis(plain=p)) for p in (0.2, 0.4))
     seeds = {"one": [high], "low": [low, low], "high": [high, high], "last": [low, low]}
-    cells = [Cell("toy", "rope", split, of) for split, of in seeds.items()]
+    cells = [DiagnosedCell("toy", "rope", split, of) for split, of in seeds.items()]
     assert verdict.leading(cells).split == "high"
