@@ -119,7 +119,7 @@ cost: $(STAMP) ## what each encoding costs relative to rope, a quarter of an hou
 docs: $(STAMP) ## docs/encodings.md, docs/tasks.md and the pictures
 	$(BIN)/python -m docs.generate
 
-leaderboard: $(STAMP) ## docs/leaderboard.md and its picture, from the shipped results of the suite
+leaderboard: $(STAMP) ## docs/leaderboard.md, its picture and docs/suite-v2_1.md, from the shipped results of the suite
 	$(BIN)/python -m docs.leaderboard
 
 site: $(SITE) ## the documentation site and the interactive leaderboard, in site/

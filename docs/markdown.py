@@ -4,8 +4,10 @@ from pathlib import Path
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    cells = [
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in line]
+        for line in (header, ["---"] * len(header), *rows)
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 

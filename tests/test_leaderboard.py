@@ -107,13 +107,31 @@ def test_the_page_has_every_task_and_entry(here: Here, tmp_path: Path) -> None:
 
 def test_the_pages_of_the_documentation_are_what_the_runs_say() -> None:
     for path in leaderboard.PAGES:
-        assert path.read_text("utf-8") == leaderboard.page(path), "run make leaderboard"
+        assert path.read_text("utf-8") == leaderboard.fill_page(path), "run make leaderboard"
     for file, part in (
         ("hybrids.md", entries_tables(HYBRIDS, HYBRIDS.tasks)[0].markdown().strip()),
-        ("img/lengths.svg", draw_lengths(leaderboard.two_sizes(), "svg").decode()),
+        ("img/lengths.svg", draw_lengths(leaderboard.score_two_sizes(), "svg").decode()),
         ("img/hybrids.svg", draw_lengths(HYBRIDS, "svg").decode()),
     ):
         assert part in (leaderboard.PAGE.parent / file).read_text("utf-8"), file
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("fox sort", "0/8"),
+        ("alibi selective_copy both", "3/8"),
+        ("t5 brackets wide_gap score 0.024", "18 to 40 %"),
+        ("rope copy_unique long_x3 median", "74 %"),
+        ("v2.1 t5 brackets wide_gap", "8/8"),
+        ("v2.1 alibi+large copy_unique learned", "5/5"),
+        ("v2.1 alibi+large copy_unique", "0/5"),
+        ("x2 t5 flipflop", "5/8, 0/8"),
+        ("size-wide-gap brackets", "5/5 and 5/5 (p = 1)"),
+    ],
+)
+def test_the_words_of_a_number(words: str, number: str) -> None:
+    assert leaderboard.read_numbers()[words] == number
 
 
 def test_what_the_page_says_without_a_number() -> None:
@@ -151,7 +169,9 @@ def test_a_second_size_is_drawn_below_the_first() -> None:
     made = rows(*runs)
     figure = errors_figure(score(SUITE, made, made.clear()))
     below = figure["vconcat"][1]
-    assert below["title"]["text"][0] == "large: model.n_layers=4 model.d_model=128"
+    assert (
+        below["title"]["text"][0] == "large: model.n_layers=4 model.d_model=128, 2 times the steps"
+    )
     sizes = [(row["size"], row["label"]) for row in figure["data"]["values"] if "seed" in row]
     assert Counter(sizes) == {("alone", "fire"): 6, ("large", "fire"): 6, ("large", "rope"): 3}
     assert drawn(figure, "svg").count(b">rope<") == 1, "only below"

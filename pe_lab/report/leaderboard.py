@@ -78,7 +78,8 @@ def draw_lengths(scores: Scores, form: str) -> bytes:
 def errors_figure(scores: Scores, panels: Mapping[str, tuple[str, str]] = LENGTHS) -> Spec:
     """Return errors as a picture: a row an encoding, its medians alone and in the suite's second
     column joined by a line, each seed a faint dot, what does not learn the task grey. Below it is
-    another size, the columns ``large`` and ``large_conv``, if the suite has runs of these.
+    another size, the columns ``large`` and ``large_conv``, if the suite has runs of these. An entry
+    is shown if it was run on two panels or more.
 
     Args:
         panels: title -> a task and one of its splits.
@@ -88,7 +89,12 @@ def errors_figure(scores: Scores, panels: Mapping[str, tuple[str, str]] = LENGTH
     charts, rows = [], list[dict[str, Any]]()
     for columns in [first, *sizes]:
         seeds = _errors_of(scores, panels, columns)
-        words = [f"{name}: {' '.join(of[name].words)}" for name in columns if of[name].words]
+        words = [
+            f"{name}: {' '.join(of[name].words)}"
+            + f", {of[name].steps} times the steps" * (of[name].steps > 1)
+            for name in columns
+            if of[name].words
+        ]
         head = [f"Error, suite {scores.suite.version}", DOTS] if columns == first else []
         if len(seeds) or columns == first:
             charts.append(_panels(seeds, panels, columns, [*head, *words]))
@@ -128,8 +134,8 @@ def _panels(
 def _errors_of(
     scores: Scores, panels: Mapping[str, tuple[str, str]], columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Return a row for each panel and seed of the entries that were run on all panels; what was not
-    learned has another colour than its column (``shown``)."""
+    """Return a row for each panel and seed of the entries that were run on two panels or more; what
+    was not learned has another colour than its column (``shown``)."""
     places = [(title, *place) for title, place in panels.items()]
     names = pl.DataFrame(places, ["panel", "task", "split"], orient="row")
     entries = count_seeds(scores).filter(pl.col("column").is_in(columns))
@@ -147,9 +153,9 @@ def _errors_of(
         .join(inside, on="run_id")
         .sort("order", "label", "panel", "seed")
     )
-    every = pl.col("panel").n_unique().over("label") == pl.col("panel").n_unique()
+    enough = pl.col("panel").n_unique().over("label") >= min(2, len(panels))
     grey = pl.lit(NOT_LEARNED)
-    return rows.filter(every).select(
+    return rows.filter(enough).select(
         *("panel", "label", "column", "seed"),
         error=100 * pl.col("error").fill_null(WORST),
         limit=100 * pl.col("threshold"),
