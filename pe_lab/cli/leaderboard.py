@@ -110,12 +110,13 @@ def show(
     endings = PICTURES if figure else FILES
     fits = to is not None and to.suffix[1:] in endings and to.parent.is_dir()
     if (figure or to) and not (to and fits and (to.suffix != ".parquet" or not to.exists())):
-        raise UsageError(f"to={to}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
-    if claims not in ("", "false") and (to or task or pe or view != "first"):
-        raise UsageError("claims=.. prints all claims: leave to, task, pe and view out")
+        raise UsageError(f"to={to or ''}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
+    every = "claims=.." * (claims not in ("", "false")) or "figure=.." * bool(figure)
+    if every and (task or pe or view != "first" or (to and every == "claims=..")):
+        raise UsageError(f"{every} shows all: leave task, pe, view{' and to' * (not figure)} out")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(of_yaml, runs_dir, line.config_dir)
-    if claims not in ("", "false"):
+    if every == "claims=..":
         print_claims(of_yaml, ours, own, claims, format)
         return
     again = read_shipped(of_yaml, ".again") if shipped else None
@@ -138,11 +139,10 @@ def show(
         print(f"{to}: {scores.rows['run_id'].n_unique()} runs")
     else:
         write_page(to, scores, tasks, why, notes, str(line))
-        print(f"wrote {to}")
 
 
 def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
-    """Write the picture of lengths, or the page with what ``leaderboard_page`` takes."""
+    """Write the picture of lengths, or the page with what ``leaderboard_page`` takes; say so."""
     # Imported here: the charts take a second.
     from pe_lab.report.leaderboard import draw_lengths, leaderboard_page
 
@@ -150,6 +150,7 @@ def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
         write_output(to, leaderboard_page(scores, *of_page).encode())
     else:
         write_output(to, draw_lengths(scores, to.suffix[1:]))
+    print(f"wrote {to}")
 
 
 def print_scores(
@@ -232,15 +233,16 @@ def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     shows after Holm's correction, on which tasks rope and the user's own entries generalise, and
     what to type next."""
     pairs, other = compare_columns(scores), [*scores.suite.columns][:2][-1]
-    sure = pairs.filter(pl.col("p_holm") <= LEVEL)
     more, learned = pl.col("k_other") > pl.col("k"), pl.col("state") != NOT_LEARNED
     for words, which in {
         f"More seeds generalise with {other}": more & learned,
         f"Only with {other} is the task learned": more & ~learned,
         f"Fewer seeds generalise with {other}": ~more,
     }.items():
-        named = sure.filter(which).group_by("task", maintain_order=True).agg("label")
-        said = "; ".join(f"{task}: {', '.join(labels)}" for task, labels in named.iter_rows())
+        sure = pairs.filter(which, pl.col("p_holm") <= LEVEL).group_by("task", maintain_order=True)
+        said = "; ".join(
+            f"{task}: {', '.join(labels)}" for task, labels in sure.agg("label").iter_rows()
+        )
         yield f"{words}: {said or 'none'}."
     yield f"(Fisher's exact test of the seeds, with Holm's correction over {len(pairs)} pairs)"
     counts = count_seeds(scores).filter(pl.col("task").is_in(select_telling(tasks)))
@@ -252,10 +254,10 @@ def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
     for base, places, n, is_own in own.filter(
         pl.col("own") | (pl.col("base") == BASELINE)
     ).iter_rows():
-        name = f"{base} (yours)" if is_own else base
-        where = ", ".join(places) or "none of them"
-        yield f"{name}, run on {counted(n, 'task')}, generalises on {where}."
-    yield "More: view=entries, view=columns, task=flipflop, claims=true, details=true."
+        where = f"run on {counted(n, 'task')}, generalises on {', '.join(places) or 'none of them'}"
+        yield f"{base}{' (yours)' * is_own}, {where}."
+    claims = " claims=true," * shipped_file(f"{scores.suite.name}.claims.yaml").exists()
+    yield f"More: view=entries, view=columns, task=flipflop,{claims} details=true."
 
 
 def print_claims(
@@ -264,7 +266,7 @@ def print_claims(
     """Print the tests of the claims in a file; ``true``: in that of the suite."""
     path = shipped_file(f"{suite.name}.claims.yaml") if file == "true" else Path(file)
     if not path.exists():
-        raise UsageError(f"claims={file}: there is no {path}")
+        raise UsageError(f"claims={file}: there is no {path.name}; claims=FILE.yaml reads yours")
     read = read_claims(path, suite)
     tests = decide_claims(read, suite, ours, own)
     verdicts = judge_claims(tests)
