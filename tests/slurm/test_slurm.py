@@ -43,7 +43,8 @@ def line(cwd: Path, *words: str) -> Line:
 
 
 def run_folders(cwd: Path) -> list[Path]:
-    return sorted(cwd.glob("runs/*/*/seed?-????????"))
+    # A folder is there a moment before its state.
+    return sorted(path.parent for path in cwd.glob("runs/*/*/seed?-????????/status.json"))
 
 
 def assert_as_alone(cwd: Path, alone: Path) -> None:
