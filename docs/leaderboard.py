@@ -68,27 +68,21 @@ def decide(name: str, claims: Path) -> pl.DataFrame:
 @cache
 def read_numbers() -> dict[str, str]:
     """Return what replaces each pair of braces in the texts, by the words between them."""
-    v2, v2_1 = shipped(), shipped("v2_1")
-    pairs = compare_columns(v2)
+    v2, v2_1, pairs = shipped(), shipped("v2_1"), compare_columns(shipped())
     by_rate = v2_1.rows.drop_nulls("error").group_by("entry", "task", "split", "phase", "lr")
     # Success in v2, which is complete, beside the errors on text at the rates of v2.1.
     mixed = Scores(v2.suite, v2.rows, v2_1.cells)
-    restored = [
-        {
-            "entry": entry,
-            "task": task,
-            "cause": of.verdict.cause,
-            "name": name,
-            "percent": 100 * share,
-        }
+    shares = [
+        (entry, task, of.verdict.cause, name, 100 * share)
         for (task, entry), of in verdicts_of(v2, shipped_diagnoses(v2.suite), {}).items()
         for name, share in of.verdict.shares.items()
     ]
+    restored = pl.DataFrame(shares, ["entry", "task", "cause", "name", "percent"], orient="row")
     texts = [
         ("{label} {task} p", "{p:.2g}", pairs),
         ("{label} {task} p_holm", "{p_holm:.2g}", pairs),
-        ("{entry} {task} cause", "{cause}", pl.DataFrame(restored)),
-        ("{entry} {task} restored {name}", "{percent:.0f} %", pl.DataFrame(restored)),
+        ("{entry} {task} cause", "{cause}", restored),
+        ("{entry} {task} restored {name}", "{percent:.0f} %", restored),
         (
             "{entry} {task} {split} {phase} {lr:g}",
             "{low:.2g} to {high:.2g} %",
@@ -103,11 +97,14 @@ def read_numbers() -> dict[str, str]:
         ("text {split}", "{rho:.2f} [{low:.2f}, {high:.2f}]", compare_with_text(mixed)),
     ]
     for of, scores in (("", v2), ("v2.1 ", v2_1)):
-        cells = scores.cells.with_columns(percent=100 * pl.col("median").fill_null(math.nan))
+        seeds, cells = (
+            scores.success(),
+            scores.cells.with_columns(percent=100 * pl.col("median").fill_null(math.nan)),
+        )
         texts += [
-            (of + "{entry} {task}", "{k}/{n}", scores.success()),
-            (of + "{entry} {task} learned", "{learned}/{n}", scores.success()),
-            (of + "{entry} {task} both", "{both}/{n}", scores.success()),
+            (of + "{entry} {task}", "{k}/{n}", seeds),
+            (of + "{entry} {task} learned", "{learned}/{n}", seeds),
+            (of + "{entry} {task} both", "{both}/{n}", seeds),
             (of + "{entry} {task} {split}", "{k}/{n}", cells),
             (of + "{entry} {task} {split} median", "{percent:.0f} %", cells),
             (of + "{entry} {task} rate", "{lr:g}", cells),

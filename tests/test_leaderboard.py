@@ -127,6 +127,7 @@ def test_the_pages_of_the_documentation_are_what_the_runs_say() -> None:
         ("v2.1 alibi+large copy_unique learned", "5/5"),
         ("v2.1 alibi+large copy_unique", "0/5"),
         ("x2 t5 flipflop", "5/8, 0/8"),
+        ("rope+conv recall cause", "unseen distances"),
         ("size-wide-gap brackets", "5/5 and 5/5 (p = 1)"),
     ],
 )

@@ -111,12 +111,12 @@ def show(
     fits = to is not None and to.suffix[1:] in endings and to.parent.is_dir()
     if (figure or to) and not (to and fits and (to.suffix != ".parquet" or not to.exists())):
         raise UsageError(f"to={to or ''}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
-    every = "claims=.." * (claims not in ("", "false")) or "figure=.." * bool(figure)
-    if every and (task or pe or view != "first" or (to and every == "claims=..")):
-        raise UsageError(f"{every} shows all: leave task, pe, view{' and to' * (not figure)} out")
+    by_claim = claims not in ("", "false")
+    if (by_claim or figure) and (task or pe or view != "first" or (by_claim and to)):
+        raise UsageError(f"beside claims or figure leave {'to, ' * by_claim}task, pe and view out")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(of_yaml, runs_dir, line.config_dir)
-    if every == "claims=..":
+    if by_claim:
         print_claims(of_yaml, ours, own, claims, format)
         return
     again = read_shipped(of_yaml, ".again") if shipped else None
