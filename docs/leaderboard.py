@@ -128,8 +128,12 @@ def fill_page(path: Path) -> str:
     }
     source = path.with_suffix(".text.md")
     text = re.sub(r"\{([^}]*)\}", lambda at: known[at[1]], source.read_text("utf-8").strip())
-    for name, of in tables.items():
-        text = text.replace(f"<!-- {name} -->", "\n".join(table.markdown() for table in of).strip())
+    # A name that is no table's ends in an error, as that of a number does.
+    text = re.sub(
+        "<!-- (.*) -->",
+        lambda at: "\n".join(table.markdown() for table in tables[at[1]]).strip(),
+        text,
+    )
     return f"<!-- Written by `make leaderboard` from docs/{source.name}: edit that. -->\n\n{text}\n"
 
 

@@ -44,7 +44,7 @@ def test_a_key_may_hold_another_kind_in_every_run() -> None:
     assert runs.filter(pe="rope").sort("seed")["pe.base"].to_list() == [text for _, text in kinds]
     assert runs.filter(pe="t5")["pe.max"].to_list() == [2.0, 2.5]
     assert read_runs(**{"pe.base": "1"})["seed"].to_list() == [0]
-    assert read_runs(**{"pe.base": "true"})["seed"].to_list() == [2]
+    assert read_runs(**{"pe.base": [True, "auto"]})["seed"].to_list() == [2, 3]
 
 
 def test_states() -> None:

@@ -141,8 +141,9 @@ def compared(runs: pl.DataFrame, numbers: Sequence[Number] | None = None) -> pl.
     numbers = published() if numbers is None else numbers
     finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
     measured = {metric: _measured(finished, metric) for metric in {n["metric"] for n in numbers}}
-    ours = finished.unique(["pe", "setting"], maintain_order=True)
-    settings = ours.rows_by_key(["task", "pe"], named=True, include_key=True)
+    settings = finished.unique(["pe", "setting"], maintain_order=True).rows_by_key(
+        ["task", "pe"], named=True, include_key=True
+    )
     matches = [_matches(number, settings, measured[number["metric"]]) for number in numbers]
     nearest: dict[tuple[str, ...], tuple[int, float]] = {}
     for of_number in matches:

@@ -75,8 +75,9 @@ def read_runs(
 
     Args:
         where: a condition as in ``pe-lab results where=..`` (see query.py).
-        equal: keys with the value, or the values joined by commas, that they must have:
-            ``pe="cope,rope"``, ``**{"train.steps": 400}``.
+        equal: keys with the value that they must have, or several in a list or joined by commas:
+            ``pe="cope,rope"``, ``seed=[0, 1]``, ``**{"train.steps": 400}``. A value that is a list
+            is given as text: ``**{"model.pattern": "[kda, attention]"}``.
 
     Raises:
         UsageError: ``runs_dir`` is not a folder, a key is unknown, or a condition is not
@@ -122,7 +123,8 @@ def filtered(
     if frame.is_empty():
         return frame
     for key, values in equal.items():
-        frame = filter_key(frame, key, text(values), also)
+        several = values if isinstance(values, list | tuple) else [values]
+        frame = filter_key(frame, key, ",".join(map(text, several)), also)
     return frame if where is None else filter_where(frame, where)
 
 
