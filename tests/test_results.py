@@ -217,19 +217,24 @@ def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
     made("old")
     for seed, value in enumerate((0.5, None)):
         run = made("new", seed, **{"task.length": 64 + seed})
-        measured = {"in_domain/mine": 0.5, "ood/sparse/mine": value}
-        edit_summary(run.path, lambda s, measured=measured: s["metrics"].update(measured))
+        edit_summary(
+            run.path,
+            lambda s, value=value: s["metrics"].update(
+                {"in_domain/mine": 0.5, "ood/sparse/mine": value}
+            ),
+        )
     groups = grouped(read_runs(), ["pe", "task.length"], "mine", ["sparse"])
     counts = groups.select("pe", "n", "not_finite").sort("pe", "n").rows()
     assert counts == [("new", 0, 1), ("new", 1, 0), ("old", 0, 0)]
     assert groups.filter(pl.col("not_finite") > 0)["mean"].to_list() == [None]
-    out = here("results", "metric=mine", "by=pe,length").out
-    assert_has(out, "not finite", "n/a")
+    assert_has(here("results", "metric=mine", "by=pe,length").out, "not finite", "n/a")
 
 
 def test_nothing_to_show(here: Here) -> None:
     Path("runs").mkdir()
     assert "no runs in runs: " in succeeded(here("results")).out
+    with pytest.raises(Exception, match="nothing to group"):
+        grouped(read_runs())
     unfinished("failed", "b")
     done = succeeded(here("results", "format=csv"))
     assert (done.out.strip(), "what went wrong" in done.err) == ("", True)

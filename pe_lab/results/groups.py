@@ -16,7 +16,7 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices, conf
-from pe_lab.core.errors import check_known
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
@@ -80,11 +80,13 @@ def grouped(
         by_rate: whether the best is judged by k/n where there is a threshold, else by the mean.
 
     Raises:
-        UsageError: an unknown key, metric or split.
+        UsageError: an unknown key, metric or split, or no finished run.
 
     >>> grouped(read_runs("runs"), by=["pe", "model.d_model"], splits=["sparse"])
     """
-    finished = runs.filter(pl.col("state") == "finished")
+    finished = runs.filter(state="finished")
+    if finished.is_empty():
+        raise UsageError("none of these runs is finished: there is nothing to group")
     finished = finished.with_columns(_data=pl.struct(data_keys(runs)).hash())
     keys, parts = ["task", *group_keys(by, runs.columns)], []
     for (task,), of_task in finished.sort("task", maintain_order=True).group_by(
@@ -95,8 +97,7 @@ def grouped(
             _values(of_task, split, keys, metric, _threshold(str(task), split, metric, limit))
             for split in shown
         ]
-    values = pl.concat(parts)
-    return summarized(values, [*keys, "split"], ("task", "split"), metric, by_rate)
+    return summarized(pl.concat(parts), [*keys, "split"], ("task", "split"), metric, by_rate)
 
 
 def _values(

@@ -36,8 +36,10 @@ Number = dict[str, Any]
 def published() -> list[Number]:
     """Return every published number, in the order of the file."""
     # Trailing digits count: text, not floats.
-    content = files("pe_lab.results").joinpath("published.yaml").read_text("utf-8")
-    entries = yaml.load(content, Loader=yaml.BaseLoader)
+    entries = yaml.load(
+        files("pe_lab.results").joinpath("published.yaml").read_text("utf-8"),
+        Loader=yaml.BaseLoader,
+    )
     return [number for entry in entries for row in entry["rows"] for number in _numbers(entry, row)]
 
 
