@@ -22,6 +22,7 @@ from pe_lab.train.plan import plan
 
 FILES = {
     "mine/task/broken.yaml": "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\n",
+    "twice/pe/rope.yaml": "base: 5\n",
     "mine/pe/syntax.yaml": "_target_: bad_syntax.PE\n",
     "mine/bad_syntax.py": "class PE(\n",
     "config.json": '{"model_type": "${oc.env:HOME}"}',
@@ -58,6 +59,7 @@ BAD = {
     "a job of a sweep": (["-m", "pe=rope,roppe"], "did you mean rope?"),
     "broken yaml": (["--config-dir", "mine", "task=broken"], "broken.yaml"),
     "broken code": (["--config-dir", "mine", "pe=syntax"], "SyntaxError"),
+    "a packaged name": (["--config-dir", "twice", "pe=rope"], "twice/pe/rope.yaml has the name"),
     "no folder": (["--config-dir", "nowhere", "pe=rope"], "is not a folder"),
     "heads": (["model.n_heads=3"], "d_model=16"),
     "a short table": (["pe=learned", "pe.max_len=20"], "20 positions"),

@@ -63,7 +63,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pe.dashed-key=a-b.c", [0, 1, 2, 3]),
         ("train.lr=3e-3", [0, 1, 2, 3]),
         ("train.betas=[0.9, 0.999]", [0, 1, 2, 3]),
+        ("train.betas=[0.9,0.999]", [0, 1, 2, 3]),
         ("train.betas=[0.9, 0.99]", []),
+        ("train.betas != [0.9,0.999]", []),
     ],
 )
 def test_where(where: str, seeds: list[int] | None) -> None:
@@ -119,7 +121,9 @@ def names(task: str = "flipflop") -> set[tuple[str, str]]:
     "pattern", ["[kda,attention]", '["kda", "attention"]', "[x],[kda, attention]"]
 )
 def test_a_list_is_found_as_it_was_given(pattern: str) -> None:
-    frame = pl.DataFrame({"model.pattern": ['["kda", "attention"]', '["kda"]', None]})
+    frame = pl.DataFrame(
+        {"model.pattern": ['["kda", "attention"]', '["kda"]', None], "state": "finished"}
+    )
     assert filter_key(frame, "pattern", pattern).rows() == frame.rows()[:1]
 
 

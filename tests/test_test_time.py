@@ -38,7 +38,7 @@ def test_training_one_from_scratch_is_warned_of(here: Here, words: list[str], wa
 def test_results_say_that_they_were_trained_from_scratch(here: Here) -> None:
     errors_of("rope", [0.1, 0.2])
     errors_of("pi", [0.3, 0.4])
-    note = "Made for a trained rope at test time, here trained from scratch: pi."
+    note = "Made for a trained rope at test time, here trained: pi."
     assert note in here("results").out
     assert note not in here("results", "pe=rope").out
     assert here("report", "inspect=none").status == 0

@@ -87,8 +87,8 @@ def show(
         rows = with_differs(groups, names)
     if runs.is_empty():
         among = " ".join([str(file or runs_dir), *line.filters])
-        begin = "leave out a filter, or pe-lab task=flipflop pe=cope makes one in runs"
-        notes = [f"no runs in {among}: {begin}"]
+        begin = "or pe-lab task=flipflop pe=cope makes one in runs"
+        notes = [f"no runs in {among}: look at runs_dir, leave out a filter, {begin}"]
     unfinished = runs.filter(pl.col("state") != "finished").select(UNFINISHED)
     facts = {
         "metric": metric,

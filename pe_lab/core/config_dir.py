@@ -64,11 +64,20 @@ def use_config_dir(config_dir: str | Path) -> Path:
     They come after all that is installed: a file there hides no module.
 
     Raises:
-        UsageError: it is not a folder.
+        UsageError: it is not a folder, or has another yaml of the package's name, which Hydra would
+            not read.
     """
     folder = Path(config_dir).absolute()
     if not folder.is_dir():
         raise UsageError(f"--config-dir {config_dir} is not a folder: give the one of your yamls")
+    hidden = [
+        theirs
+        for ours in conf().rglob("*.yaml")
+        if (theirs := folder / ours.relative_to(conf())).is_file()
+        and theirs.read_bytes() != ours.read_bytes()
+    ]
+    if hidden:
+        raise UsageError(f"{min(hidden)} has the name of a yaml of pe-lab: give it another one")
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     # A file may have been written since the last import.

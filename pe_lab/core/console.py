@@ -23,8 +23,9 @@ class _Console(Console):
 def console() -> Console:
     """The console of this process, shared so that tables and log lines do not mix; 160 columns wide
     where the output is not a terminal."""
-    width = None if sys.stdout.isatty() else 160
-    return _Console(width=width, highlight=False, markup=False, emoji=False)
+    return _Console(
+        width=None if sys.stdout.isatty() else 160, highlight=False, markup=False, emoji=False
+    )
 
 
 def log_handler() -> logging.Handler:
@@ -53,14 +54,15 @@ class StepProgress:
         self.began = self.line_at = time.monotonic()
 
     def step(self, step: int, loss: float) -> None:
-        """Log the step and the last logged loss, if a line is due."""
+        """Log the step and the last logged loss (nan before the first), if a line is due."""
         now = time.monotonic()
         if now - self.line_at >= self.line_every:
             self.line_at = now
             rate = (step - self.start) / (now - self.began)
             logger.info(
-                "%s  step %d/%d  loss %.4f  %.1f steps/s  %.0f s left",
-                self.name, step, self.steps, loss, rate, (self.steps - step) / rate,
+                "%s  step %d/%d  loss %s  %.1f steps/s  %.0f s left",
+                self.name, step, self.steps, f"{loss:.4f}".replace("nan", "-"), rate,
+                (self.steps - step) / rate,
             )  # fmt: skip
 
 

@@ -193,5 +193,7 @@ def threshold(task: str, split: str) -> float:
 def suite_files() -> Mapping[str, dict[str, Any]]:
     """Return what each yaml of conf/suite/ says, by the suite's name."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    files = sorted((conf() / "suite").glob("*.yaml"))
-    return {file.stem: yaml.load(file.read_bytes(), loader) for file in files}
+    return {
+        file.stem: yaml.load(file.read_bytes(), loader)
+        for file in sorted((conf() / "suite").glob("*.yaml"))
+    }

@@ -82,8 +82,9 @@ def call(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
         elif takes_names and not equals and not key.startswith("-"):
             names.append(word)
         else:
-            meant = did_you_mean(key.lstrip("-"), keys)
-            raise UsageError(f"{name} {word}: give key=value; {meant}")
+            raise UsageError(
+                f"{name} {word}: give key=value; {did_you_mean(key.lstrip('-'), keys)}"
+            )
     values.pop("debug", None)
     filters = [f"{k}={value}" for k, value in values.items() if k == "where" or k not in keys]
     try:

@@ -198,8 +198,8 @@ def find_class(path: Any, word: str, base: type) -> Any:
         target = path if inspect.isclass(path) else getattr(import_module(module), name)
     except Exception as error:
         raise UsageError(
-            f"{word} cannot be imported ({type(error).__name__}: {reason(error)}): give the dotted "
-            "path of a class that is installed or lies in the folder of --config-dir"
+            f"{word} cannot be imported ({type(error).__name__}: {reason(error)}): install what it "
+            "needs, or give the path of a class that is installed or in the folder of --config-dir"
         ) from None
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise UsageError(f"{word} is no {base.__name__}: name a class that derives from it")

@@ -73,7 +73,7 @@ def grouped(
     measure it.
 
     Args:
-        by: keys whose values make a group; tasks are never pooled.
+        by: a list of full keys whose values make a group; tasks are never pooled.
         metric: error, error_seq, loss, ..: what follows the split in a metric's name.
         splits: those to show, in this order; None: all and, where the metric has a mean, ``ood``.
         limit: the threshold of all splits; None: those of the suites (``metrics.threshold``).

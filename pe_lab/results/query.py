@@ -37,19 +37,25 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
             return word
         operator = _OPERATOR.match(where, match.end())
         if operator is None:
-            return f"'{word}'" if is_text else _number(word)
+            return "'{}'".format(re.sub('[" ]', "", word)) if is_text else _number(word)
         name = column_of(word, frame.columns)
         if name is None:
             raise UsageError(f"where={where!r}: {unknown(word, frame.columns)}")
         is_text = not frame.schema[name].is_numeric()
         if is_text and operator[1] in ("<", ">"):
             raise UsageError(f"where={where!r}: {name} holds words, {operator[1]} compares numbers")
-        return f'"{name}"'
+        # A list matches however it is written: [kda, attention].
+        return (
+            f"""REPLACE(REPLACE("{name}", '"', ''), ' ', '')"""
+            if frame.schema[name] == pl.String
+            else f'"{name}"'
+        )
 
     sql = re.sub(r"(!=|<>)\s*null\b", " is not null", _WORD.sub(to_sql, where), flags=re.IGNORECASE)
     sql = re.sub(r"=\s*null\b", " is null", sql, flags=re.IGNORECASE)
     try:
-        return frame.filter(pl.sql_expr(sql))
+        # A broken run whose keys nobody knows may be meant.
+        return frame.filter(pl.sql_expr(sql).fill_null(pl.col("state") == "broken"))
     except pl.exceptions.PolarsError as error:
         raise UsageError(f"where={where!r} is no condition ({reason(error)})") from None
 
@@ -76,7 +82,9 @@ def filter_key(
     name = column_of(key, frame.columns)
     if name is None:
         raise UsageError(f"{key}={values}: {unknown(key, [*frame.columns, *also])}")
-    words, column = re.findall(r"(?:\[[^\]]*\]|[^\s,\[])+", values), pl.col(name)
+    # In brackets are a list, or several numbers.
+    listed = values.strip("[]") if frame.schema[name].is_numeric() else values
+    words, column = re.findall(r"(?:\[[^\]]*\]|[^\s,\[])+", listed), pl.col(name)
     known = STATES if name == "state" else choices(name)
     if known:
         check_known(f"there is no {name} {{}}", words, {*known, *frame[name].drop_nulls(), "null"})
@@ -90,7 +98,7 @@ def filter_key(
         .is_in([re.sub('[" ]', "", word) for word in words])
     )
     equal |= column.cast(pl.Float64, strict=False).is_in(numbers)
-    return frame.filter(equal.fill_null("null" in words))
+    return frame.filter(equal.fill_null(pl.lit("null" in words) | (pl.col("state") == "broken")))
 
 
 def column_of(key: str, columns: Sequence[str]) -> str | None:

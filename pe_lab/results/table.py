@@ -123,7 +123,7 @@ def filtered(
     if frame.is_empty():
         return frame
     for key, values in equal.items():
-        several = values if isinstance(values, list | tuple) else [values]
+        several = values if isinstance(values, list | tuple | range) else [values]
         frame = filter_key(frame, key, ",".join(map(text, several)), also)
     return frame if where is None else filter_where(frame, where)
 
@@ -270,8 +270,9 @@ def _with_ood_means(frame: pl.DataFrame) -> pl.DataFrame:
 
 def compared_keys(frame: pl.DataFrame) -> list[str]:
     """Return the columns that are keys of the configuration and can change a run's numbers."""
-    keys = [name for name in frame.columns if "." in name.partition("/")[0]]
-    return [key for key in keys if not is_excluded(key)]
+    return [
+        name for name in frame.columns if "." in name.partition("/")[0] and not is_excluded(name)
+    ]
 
 
 def splits_of(frame: pl.DataFrame) -> list[str]:

@@ -147,7 +147,7 @@ def _notes(part: pl.DataFrame, shared: str | None, rates: bool, layout: Layout) 
         yield BEST_RATE if rates else BEST
     if "pe" in part.columns and (at_test := sorted({*part["pe"]} & TEST_TIME)):
         names = ", ".join(at_test)
-        yield f"Made for a trained rope at test time, here trained from scratch: {names}."
+        yield f"Made for a trained rope at test time, here trained: {names}."
 
 
 def cell_text(cell: dict[str, Any], metric: str) -> str:

@@ -101,8 +101,8 @@ class Slurm(Launcher):
                 self.submit(work, n)
             elif alive:
                 console().print(
-                    f"{counted(alive.total(), 'worker')} of an earlier start are queued "
-                    "or run: none is added"
+                    f"{counted(alive.total(), 'worker')} of an earlier start queued or "
+                    "running: none is added"
                 )
             while self.waits and get_interrupt() is None and (alive := count_tasks(sweep)):
                 until = time.monotonic() + POLL_INTERVAL_S
@@ -140,7 +140,7 @@ def count_tasks(sweep: Path) -> Counter[str]:
 
     A controller that does not answer is asked again; once a signal came, all of them count.
     """
-    names = (re.match(r"\d+", path.name) for path in sweep.glob("*/slurm/*"))
+    names = (re.match(r"\d+(?=_|$)", path.name) for path in sweep.glob("*/slurm/*"))
     ours = {name[0] for name in names if name}
     while ours and get_interrupt() is None:
         command = ["squeue", "--me", "--noheader", "--array", "--format=%F"]

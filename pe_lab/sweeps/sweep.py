@@ -118,7 +118,10 @@ def multirun(line: CommandLine, tables: bool = True) -> list[Job]:
     if left and sweep.launcher.waits:
         first = next(job for job in jobs if outcomes[job.path].state in UNFINISHED)
         said = "" if tables else f" ({first.label}: {outcomes[first.path]})"
-        raise PeLabError(f"{left} of {all_jobs}{said}: {again} runs only what is missing")
+        raise PeLabError(
+            f"{left} of {all_jobs}{said}: {again} runs only what is missing"
+            + "; a broken run needs force=true" * bool(counts["broken"])
+        )
     return jobs
 
 
