@@ -130,7 +130,7 @@ def fill_page(path: Path) -> str:
     text = re.sub(r"\{([^}]*)\}", lambda at: known[at[1]], source.read_text("utf-8").strip())
     # A name that is no table's ends in an error, as that of a number does.
     text = re.sub(
-        "<!-- (.*) -->",
+        "<!-- (.*?) -->",
         lambda at: "\n".join(table.markdown() for table in tables[at[1]]).strip(),
         text,
     )

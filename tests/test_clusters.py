@@ -87,7 +87,7 @@ def test_workers_that_slurm_has_are_counted_and_not_submitted_again(
     assert "SLURM job 7: 1 worker\n" in again.out
     assert [row[2] for row in table(again.out)] == ["not begun"] * 3
     fake("squeue", "echo 7; echo 7; echo 7")
-    assert "3 workers of an earlier start are queued or run" in succeeded(here(*words)).out
+    assert "none is added to 3 workers of an earlier start" in succeeded(here(*words)).out
     assert len(calls(tmp_path, "sbatch")) == 2
 
 

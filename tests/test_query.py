@@ -122,7 +122,7 @@ def names(task: str = "flipflop") -> set[tuple[str, str]]:
 )
 def test_a_list_is_found_as_it_was_given(pattern: str) -> None:
     frame = pl.DataFrame(
-        {"model.pattern": ['["kda", "attention"]', '["kda"]', None], "state": "finished"}
+        {"model.pattern": ['["kda", "attention"]', '["kda"]', None], "state": "", "setting": "a"}
     )
     assert filter_key(frame, "pattern", pattern).rows() == frame.rows()[:1]
 

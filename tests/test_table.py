@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import polars as pl
 import pytest
 from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_refused
@@ -67,7 +66,10 @@ def test_states() -> None:
     # A broken run has no keys: no condition on them leaves it out.
     fire, t5 = read_runs(where="lr=77 or message='what went wrong'").sort("pe")["message"]
     assert (t5, str(broken) in fire) == ("what went wrong", True)
-    assert read_runs(**{"train.lr": 77})["message"].to_list() == [fire]
+    assert [[*read_runs(pe=pe, **{"train.lr": 77})["message"]] for pe in ("fire", "t5")] == [
+        [fire],
+        [],
+    ]
 
 
 def test_splits_curves_and_breakdowns() -> None:

@@ -50,7 +50,7 @@ def show(
         RunError: a file cannot be written, or wandb did not accept the workspace.
     """
     frame, selection = selected(line, runs_dir, where, filters), _filters(where, filters)
-    tasks = frame["task"].drop_nulls().unique().sort().to_list()
+    tasks = frame.filter(pl.col("state") != "broken")["task"].drop_nulls().unique().sort().to_list()
     if not tasks or (len(tasks) > 1 and to is not None):
         words = " ".join(["dashboard", *line.filters])
         raise UsageError(f"{words}: runs of {len(tasks)} tasks; give those of one with to=FILE")

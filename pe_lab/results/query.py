@@ -17,6 +17,8 @@ from pe_lab.core.errors import UsageError, check_known, did_you_mean, reason
 from pe_lab.core.metrics import OOD
 
 STATES = ("finished", "running", "interrupted", "failed", "killed", "not begun", "broken")
+# A broken run whose keys nobody knows: no condition on them leaves it out.
+UNREADABLE = (pl.col("state") == "broken") & pl.col("setting").is_null()
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
 _WORD = re.compile(r"""'[^']*'|"[^"]*"|(?:\[[^\]]*\]|[^\s=!<>(),'"\[])+""")
 _OPERATOR = re.compile(r"\s*(<>|[=!<>]|(?:not\s+)?in\b|is\b)", re.IGNORECASE)
@@ -37,7 +39,7 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
             return word
         operator = _OPERATOR.match(where, match.end())
         if operator is None:
-            return "'{}'".format(re.sub('[" ]', "", word)) if is_text else _number(word)
+            return "'{}'".format(re.sub('"|(?<=,) ', "", word)) if is_text else _number(word)
         name = column_of(word, frame.columns)
         if name is None:
             raise UsageError(f"where={where!r}: {unknown(word, frame.columns)}")
@@ -46,7 +48,7 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
             raise UsageError(f"where={where!r}: {name} holds words, {operator[1]} compares numbers")
         # A list matches however it is written: [kda, attention].
         return (
-            f"""REPLACE(REPLACE("{name}", '"', ''), ' ', '')"""
+            f"""REPLACE(REPLACE("{name}", '"', ''), ', ', ',')"""
             if frame.schema[name] == pl.String
             else f'"{name}"'
         )
@@ -54,8 +56,7 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
     sql = re.sub(r"(!=|<>)\s*null\b", " is not null", _WORD.sub(to_sql, where), flags=re.IGNORECASE)
     sql = re.sub(r"=\s*null\b", " is null", sql, flags=re.IGNORECASE)
     try:
-        # A broken run whose keys nobody knows may be meant.
-        return frame.filter(pl.sql_expr(sql).fill_null(pl.col("state") == "broken"))
+        return frame.filter(pl.sql_expr(sql).fill_null(UNREADABLE))
     except pl.exceptions.PolarsError as error:
         raise UsageError(f"where={where!r} is no condition ({reason(error)})") from None
 
@@ -83,13 +84,15 @@ def filter_key(
     if name is None:
         raise UsageError(f"{key}={values}: {unknown(key, [*frame.columns, *also])}")
     # In brackets are a list, or several numbers.
-    listed = values.strip("[]") if frame.schema[name].is_numeric() else values
+    listed = re.sub(r"[\[\]]", "", values) if frame.schema[name].is_numeric() else values
     words, column = re.findall(r"(?:\[[^\]]*\]|[^\s,\[])+", listed), pl.col(name)
     known = STATES if name == "state" else choices(name)
     if known:
         check_known(f"there is no {name} {{}}", words, {*known, *frame[name].drop_nulls(), "null"})
     if frame.schema[name] == pl.List:
-        return frame.filter(pl.any_horizontal(column.list.contains(word) for word in words))
+        return frame.filter(
+            pl.any_horizontal(column.list.contains(word).fill_null(UNREADABLE) for word in words)
+        )
     numbers = [float(word) for word in words if re.fullmatch(r"-?\d*\.?\d+([eE][+-]?\d+)?", word)]
     # A list matches as it is written on a command line, too: [kda, attention].
     equal = (
@@ -97,8 +100,8 @@ def filter_key(
         .str.replace_all('[" ]', "")
         .is_in([re.sub('[" ]', "", word) for word in words])
     )
-    equal |= column.cast(pl.Float64, strict=False).is_in(numbers)
-    return frame.filter(equal.fill_null(pl.lit("null" in words) | (pl.col("state") == "broken")))
+    equal |= column.cast(pl.Float64, strict=False).is_in(numbers).fill_null(value=False)
+    return frame.filter(equal.fill_null(pl.lit("null" in words) | UNREADABLE))
 
 
 def column_of(key: str, columns: Sequence[str]) -> str | None:

@@ -277,8 +277,9 @@ def compared_keys(frame: pl.DataFrame) -> list[str]:
 
 def splits_of(frame: pl.DataFrame) -> list[str]:
     """Return the splits of these runs: in_domain, sparse, .., in the order measured."""
-    lists = frame["splits"].to_list()
-    return list(dict.fromkeys(split for splits in lists for split in splits or ()))
+    return list(
+        dict.fromkeys(split for splits in frame["splits"].to_list() for split in splits or ())
+    )
 
 
 def measured(frame: pl.DataFrame, split: str, metric: str) -> pl.Expr:

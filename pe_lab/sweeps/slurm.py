@@ -101,8 +101,8 @@ class Slurm(Launcher):
                 self.submit(work, n)
             elif alive:
                 console().print(
-                    f"{counted(alive.total(), 'worker')} of an earlier start queued or "
-                    "running: none is added"
+                    f"none is added to {counted(alive.total(), 'worker')} of an earlier start, "
+                    "queued or running"
                 )
             while self.waits and get_interrupt() is None and (alive := count_tasks(sweep)):
                 until = time.monotonic() + POLL_INTERVAL_S
