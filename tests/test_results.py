@@ -9,6 +9,7 @@ import pytest
 from made import edit_summary, errors_of, made, unfinished
 from program import Here, assert_has, assert_refused, csv_rows, succeeded
 
+from pe_lab.core.errors import UsageError
 from pe_lab.core.metrics import METRICS, Metric, wilson
 from pe_lab.results.groups import grouped
 from pe_lab.results.table import read_runs
@@ -233,7 +234,7 @@ def test_a_loss_that_is_not_finite_and_one_that_was_not_measured(
 def test_nothing_to_show(here: Here) -> None:
     Path("runs").mkdir()
     assert "no runs in runs: " in succeeded(here("results")).out
-    with pytest.raises(Exception, match="nothing to group"):
+    with pytest.raises(UsageError, match="nothing to group"):
         grouped(read_runs())
     unfinished("failed", "b")
     done = succeeded(here("results", "format=csv"))

@@ -108,7 +108,7 @@ def test_without_waiting_the_same_line_shows_the_state(tmp_path: Path, alone: Pa
     assert len(queue()) == 4
     again = line(tmp_path, *words)
     assert again.status == 0
-    assert "none is added to 4 workers of an earlier start" in (again.output.read_text())
+    assert "none is added to 4 workers of an earlier start" in again.output.read_text()
     until(lambda: not queue())
     assert line(tmp_path, *words).status == 0
     assert "4 jobs, 4 of them finished before" in again.output.read_text()
