@@ -61,12 +61,15 @@ def cache_folder() -> Path:
 
 
 def digest(name: str, compiler: list[str]) -> str:
-    """A digest of everything that a library depends on. The compiler's predefined macros show its
-    version and the instruction sets that it found in this processor."""
+    """A digest of all that a library depends on: sources, compiler, torch and, on Linux, what this
+    processor can do. No compiler is run, so that one that fails costs no compiled library."""
     parts = [path.read_bytes() for path in [SOURCES / f"{name}.cpp", *sorted(SOURCES.glob("*.h"))]]
-    macros = run_compiler([*compiler, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
-    words = " ".join([*compiler, *FLAGS, torch.__version__]).encode()
-    return hashlib.sha256(b"\0".join([*parts, macros, words])).hexdigest()[:16]
+    cores = Path("/proc/cpuinfo")
+    lines = (cores.read_text() if cores.exists() else "").splitlines()
+    sets = sorted({line for line in lines if line.startswith(("flags", "Features"))})
+    command = Path(shutil.which(compiler[0]) or "").resolve()
+    parts.append(f"{command} {compiler} {FLAGS} {torch.__version__} {sets}".encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def compile_library(name: str, compiler: list[str], path: Path) -> None:
@@ -75,19 +78,14 @@ def compile_library(name: str, compiler: list[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         fresh = Path(folder) / path.name
-        source = str(SOURCES / f"{name}.cpp")
-        run_compiler([*compiler, *FLAGS, "-shared", source, "-o", str(fresh)])
+        words = [*compiler, *FLAGS, "-shared", str(SOURCES / f"{name}.cpp"), "-o", str(fresh)]
+        # In a new session, so that Ctrl-C does not stop the compiler, as if it had failed.
+        done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").splitlines() or ["no error message"]
+            reason = next((line for line in lines if "error" in line), lines[0])
+            raise RuntimeError(f"{words[0]} failed with status {done.returncode}: {reason.strip()}")
         fresh.replace(path)
-
-
-def run_compiler(words: list[str]) -> bytes:
-    # In a new session, so that Ctrl-C does not stop the compiler, as if it had failed.
-    done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").splitlines() or ["no error message"]
-        reason = next((line for line in lines if "error" in line), lines[0])
-        raise RuntimeError(f"{words[0]} failed with status {done.returncode}: {reason.strip()}")
-    return done.stdout
 
 
 @functools.cache
