@@ -179,9 +179,9 @@ def reach(encodings: list[PositionalEncoding], length: int = MAX_LEN) -> int:
     return min([length, *(e.max_len for e in encodings if e.max_len is not None)])
 
 
-def tokens(n: int = 2, length: int = TRAIN_LEN, seed: int = 7) -> Tensor:
+def tokens(n: int = 2, length: int = TRAIN_LEN) -> Tensor:
     """Rows of words with the separator at one place."""
-    drawn = torch.randint(0, SEPARATOR, (n, length), generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randint(0, SEPARATOR, (n, length), generator=torch.Generator().manual_seed(7))
     drawn[:, PLACE : PLACE + 1] = SEPARATOR
     return drawn
 
@@ -190,9 +190,9 @@ def sequential(length: int = TRAIN_LEN, offset: int = 0) -> Tensor:
     return torch.arange(offset, offset + length)[None]
 
 
-def scattered(n: int, length: int, limit: int, seed: int = 3) -> Tensor:
+def scattered(n: int, length: int, limit: int) -> Tensor:
     """A sorted random subset of 0 .. limit-1 for each of n sequences."""
-    keys = torch.rand(n, limit, generator=torch.Generator().manual_seed(seed))
+    keys = torch.rand(n, limit, generator=torch.Generator().manual_seed(3))
     return keys.argsort(-1)[:, :length].sort(-1).values
 
 

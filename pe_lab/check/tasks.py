@@ -35,11 +35,11 @@ def content(task: Task, batch: Batch) -> bytes:
     return encode_sequences({"vocab": task.vocab}, batch)
 
 
-def draw(task: Task, split: str, n: int = N, seed: int = 0) -> Batch:
+def draw(task: Task, split: str) -> Batch:
     """Some sequences of a split, drawn or read from its file."""
     if (stored := task.stored(split)) is not None:
-        return stored.take(np.arange(min(n, len(stored))))
-    return task.split(split).sample(generator(seed), n)
+        return stored.take(np.arange(min(N, len(stored))))
+    return task.split(split).sample(generator(0), N)
 
 
 def shapes(task: Task) -> str:

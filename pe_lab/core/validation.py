@@ -97,10 +97,10 @@ def to_json(values: Any) -> str:
     return json.dumps(json.loads(json.dumps(values), parse_float=settle))
 
 
-def as_yaml(value: Any, longest: int = 60) -> str:
+def as_yaml(value: Any) -> str:
     """A value as YAML writes it, a long one shortened."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= longest else f"{text[:longest]}.."
+    return text if len(text) <= 60 else f"{text[:60]}.."
 
 
 def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> tuple[T, Any]:
