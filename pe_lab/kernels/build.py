@@ -31,16 +31,22 @@ FLAGS = ["-std=c++17", "-O3", NATIVE, "-fno-math-errno", "-fPIC", "-pthread"]
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL | None:
-    """The library of the source ``<name>.cpp``; None, with one warning, if it cannot be built."""
-    try:
-        compiler = find_compiler()
-        path = cache_folder() / f"{name}-{digest(name, compiler)}.so"
-        if not path.exists():
-            compile_library(name, compiler, path)
-        return ctypes.CDLL(str(path))
-    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
-        logger.warning("no kernel %r (%s): the plain code is used", name, error)
-        return None
+    """The library of the source ``<name>.cpp``; None, with one warning, if it cannot be built.
+
+    It is tried twice, as a compiler may fail once beside other work. The plain code has other
+    dropout masks, so that a resumed run would have other numbers.
+    """
+    for last in (False, True):
+        try:
+            compiler = find_compiler()
+            path = cache_folder() / f"{name}-{digest(name, compiler)}.so"
+            if not path.exists():
+                compile_library(name, compiler, path)
+            return ctypes.CDLL(str(path))
+        except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+            if last:
+                logger.warning("no kernel %r (%s): the plain code is used", name, error)
+    return None
 
 
 def find_compiler() -> list[str]:
@@ -61,15 +67,12 @@ def cache_folder() -> Path:
 
 
 def digest(name: str, compiler: list[str]) -> str:
-    """A digest of all that a library depends on: sources, compiler, torch and, on Linux, what this
-    processor can do. No compiler is run, so that one that fails costs no compiled library."""
+    """A digest of everything that a library depends on. The compiler's predefined macros show its
+    version and the instruction sets that it found in this processor."""
     parts = [path.read_bytes() for path in [SOURCES / f"{name}.cpp", *sorted(SOURCES.glob("*.h"))]]
-    cores = Path("/proc/cpuinfo")
-    lines = (cores.read_text() if cores.exists() else "").splitlines()
-    sets = sorted({line for line in lines if line.startswith(("flags", "Features"))})
-    command = Path(shutil.which(compiler[0]) or "").resolve()
-    parts.append(f"{command} {compiler} {FLAGS} {torch.__version__} {sets}".encode())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    macros = run_compiler([*compiler, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
+    words = " ".join([*compiler, *FLAGS, torch.__version__]).encode()
+    return hashlib.sha256(b"\0".join([*parts, macros, words])).hexdigest()[:16]
 
 
 def compile_library(name: str, compiler: list[str], path: Path) -> None:
@@ -78,14 +81,20 @@ def compile_library(name: str, compiler: list[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         fresh = Path(folder) / path.name
-        words = [*compiler, *FLAGS, "-shared", str(SOURCES / f"{name}.cpp"), "-o", str(fresh)]
-        # In a new session, so that Ctrl-C does not stop the compiler, as if it had failed.
-        done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
-        if done.returncode != 0:
-            lines = done.stderr.decode(errors="replace").splitlines() or ["no error message"]
-            reason = next((line for line in lines if "error" in line), lines[0])
-            raise RuntimeError(f"{words[0]} failed with status {done.returncode}: {reason.strip()}")
+        run_compiler([*compiler, *FLAGS, "-shared", str(SOURCES / f"{name}.cpp"), "-o", str(fresh)])
         fresh.replace(path)
+
+
+def run_compiler(words: list[str]) -> bytes:
+    # In a new session, so that Ctrl-C does not stop the compiler, as if it had failed.
+    done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").splitlines() or ["no error message"]
+        raise RuntimeError(
+            f"{words[0]} failed with status {done.returncode}: "
+            f"{next((line for line in lines if 'error' in line), lines[0]).strip()}"
+        )
+    return done.stdout
 
 
 @functools.cache

@@ -11,7 +11,7 @@ SOURCE = 'extern "C" int answer() { return 42; }\n'
 
 
 class Builds:
-    """A folder of sources, a cache, and a compiler that notes its calls."""
+    """A folder of sources, a cache, and a compiler that notes its calls and fails at the first."""
 
     def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         self.sources, self.calls, self.log = folder / "sources", folder / "calls", caplog
@@ -19,9 +19,10 @@ class Builds:
         self.sources.mkdir()
         self.source = self.sources / "question.cpp"
         self.source.write_text(SOURCE)
-        # It fails at all but a build: a library that is there must be found without it.
-        note = f'case "$*" in *-shared*) echo compiled >> "{self.calls}";; *) exit 1;; esac'
-        self.compiler.write_text(f'#!/bin/sh\n{note}\nexec c++ "$@"\n')
+        note = f'case "$*" in *-shared*) echo compiled >> "{self.calls}";; esac'
+        self.compiler.write_text(
+            f'#!/bin/sh\nmkdir "{folder}/failed" && exit 1\n{note}\nexec c++ "$@"\n'
+        )
         self.compiler.chmod(0o755)
 
     def answer(self) -> tuple[int | None, list[str]]:
