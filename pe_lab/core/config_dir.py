@@ -72,9 +72,8 @@ def use_config_dir(config_dir: str | Path) -> Path:
         raise UsageError(f"--config-dir {config_dir} is not a folder: give the one of your yamls")
     hidden = [
         theirs
-        for packaged in [conf()]
-        for ours in packaged.rglob("*/*.yaml")
-        if (theirs := folder / ours.relative_to(packaged)).is_file()
+        for ours in conf().rglob("*/*.yaml")
+        if (theirs := folder / ours.relative_to(conf())).is_file()
         and theirs.read_bytes() != ours.read_bytes()
     ]
     if hidden:

@@ -90,10 +90,8 @@ def run_compiler(words: list[str]) -> bytes:
     done = subprocess.run(words, capture_output=True, timeout=600, start_new_session=True)
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines() or ["no error message"]
-        raise RuntimeError(
-            f"{words[0]} failed with status {done.returncode}: "
-            f"{next((line for line in lines if 'error' in line), lines[0]).strip()}"
-        )
+        reason = next((line for line in lines if "error" in line), lines[0])
+        raise RuntimeError(f"{words[0]} failed with status {done.returncode}: {reason.strip()}")
     return done.stdout
 
 

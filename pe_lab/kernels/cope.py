@@ -39,8 +39,7 @@ def make_problem(tensors: dict[str, Tensor], drop: Dropout, position_scale: floa
 
 
 def room(problem: CopeProblem, batch: int) -> dict[str, tuple[int, ...]]:
-    keys = dict.fromkeys(("k", "v", "gate_k"), (problem.parts,))
-    return {**keys, "table": (problem.chunks, 1)}
+    return dict.fromkeys(("k", "v", "gate_k"), (problem.parts,)) | {"table": (problem.chunks, 1)}
 
 
 COPE = Kernel("cope", make_problem, room)
