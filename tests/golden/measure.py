@@ -47,16 +47,23 @@ TABLES = {
     "suite": ("leaderboard suite=v2", "task entry split"),
     "halved": ("leaderboard suite=v2 thresholds=0.5 task=recall", "task entry split"),
     "quick": ("leaderboard suite=quick", "task entry split"),
-    "findings": ("results file=findings", "task pe setting split"),
+    "findings": ("results file=findings where=date!=null", "task pe setting split"),
     "loss": (
-        "results file=findings metric=loss by=pe,model.d_model",
+        "results file=findings where=date!=null metric=loss by=pe,model.d_model",
         "task pe model.d_model split",
     ),
-    "published": ("compare file=findings", "source task pe size split metric setting recipe"),
-    "paired": ("compare a=cope b=rope file=findings", "task setting_a setting_b split"),
+    "published": (
+        "compare file=findings where=date!=null",
+        "source task pe size split metric setting recipe",
+    ),
+    "paired": (
+        "compare a=cope b=rope file=findings where=date!=null",
+        "task setting_a setting_b split",
+    ),
     "claims": ("leaderboard suite=v2 claims=true", "claim task split a b"),
 }
-"""The command of each table and the columns that tell its rows apart."""
+"""The command of each table and the columns that tell its rows apart. Runs of later findings
+have no date."""
 
 
 def pe_lab(*arguments: str) -> str:
