@@ -52,6 +52,8 @@ def keep(folder: Path, findings: Iterable[Mapping[str, Any]], file: Path) -> Non
     shown = [runs_of(finding, runs) for finding in findings]
     runs = pl.concat(shown).unique("path", maintain_order=True).drop(left_out)
     runs = runs.with_columns(pl.col("path").str.strip_prefix(f"{folder}/"))
+    # A column without values has the type of words, which the file's numbers would take on.
+    runs = runs[[column.name for column in runs if column.null_count() < len(column)]]
     kept = read_file_of_runs(file).join(runs, on="path", how="anti")
     both = pl.concat([kept, runs], how="diagonal_relaxed").sort("path")
     both.write_parquet(file, compression="zstd", compression_level=19, statistics=False)

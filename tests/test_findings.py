@@ -65,7 +65,13 @@ def test_runs_are_added_and_measured_again_and_never_lost(
     keep(Path("first"), shown, file)
     assert file.read_bytes() == content, "the same runs are the same file"
     made("rope", 0, errors={"in_domain": 0, "sparse": 0.125}, runs_dir="second")
-    made("t5", 1, errors={"in_domain": 0, "sparse": 1.0}, runs_dir="second", **{"pe.max": "many"})
+    made(
+        "t5",
+        1,
+        errors={"in_domain": 0, "sparse": 1.0},
+        runs_dir="second",
+        **{"pe.max": "many", "pe.npos": None},
+    )
     (made("t5", 2, runs_dir="second").path / "summary.json").unlink()
     keep(Path("second"), shown, file)
     runs = {row["pe"]: row for row in read_file_of_runs(file).iter_rows(named=True)}
