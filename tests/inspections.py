@@ -13,7 +13,7 @@ from program import ran, the_run, tiny
 
 from pe_lab.config.schema import check
 from pe_lab.explain.inspect import Answer, Head, Inspection
-from pe_lab.train.plan import plan
+from pe_lab.train.plan import make_plan
 
 Fake = Callable[..., Path]
 
@@ -67,7 +67,7 @@ def fake(run: Path, tmp_path: Path) -> Fake:
         def change(summary: dict[str, Any]) -> None:
             summary["config"] |= groups
             summary["null_keys"] = []
-            planned = plan(check(summary["config"], summary["names"]))
+            planned = make_plan(check(summary["config"], summary["names"]))
             summary["contents"] = planned.task.contents()
             states.append(planned.model().state_dict())
 

@@ -18,7 +18,7 @@ from pe_lab.config.schema import check, to_dict
 from pe_lab.core.rng import generator
 from pe_lab.experiment.run import find_folder
 from pe_lab.train import plan as planning
-from pe_lab.train.plan import plan
+from pe_lab.train.plan import make_plan
 
 FILES = {
     "mine/task/broken.yaml": "_target_: pe_lab.tasks.flipflop.FlipFlop\nlength: [16\n",
@@ -198,7 +198,7 @@ def test_every_line_of_the_aliases_is_a_model(line: str, monkeypatch: pytest.Mon
     if "coupled" in line or "rows" in line:
         monkeypatch.setattr(planning, "build_task", lambda section: Numbers(splits={}))
     (job,) = checked_jobs([*words, *changed])
-    made = plan(job)
+    made = make_plan(job)
     data = made.task.sample(generator(0), 2)
     pos = made.positions.of_batch(generator(1), data, training=True)
     hidden = made.model()(torch.from_numpy(data.tokens), torch.from_numpy(pos))
@@ -233,7 +233,7 @@ def with_null(kind: str) -> list[str]:
 def test_null_stands_for_a_value_that_makes_the_same_run(words: list[str]) -> None:
     one = planned(*words, "model.n_layers=2")
     config = dict(one.resolved)
-    other = plan(check(config, config.pop("names")))
+    other = make_plan(check(config, config.pop("names")))
     assert find_folder(one).path == find_folder(other).path
     assert other.null_values == {}
     ours, theirs = one.model(), other.model()

@@ -79,16 +79,16 @@ def test_runs_at_another_rate_or_that_failed_do_not_support_it(tmp_path: Path) -
 
 
 def test_every_test_of_a_claim_must_support_it(tmp_path: Path) -> None:
-    three = rows(tuned("fox"), *(run("fox", seed, 0.0) for seed in range(4)))
-    tests = decide(tmp_path, pl.concat([sides(4, 0), three]), encodings=["cope", "rope", "fox"])
+    runs = [sides(4, 0), rows(tuned("fox"), *(run("fox", seed, 0.0) for seed in range(4)))]
+    tests = decide(tmp_path, pl.concat(runs), encodings=["cope", "rope", "fox"])
     assert tests["verdict"].to_list() == [SUPPORTED, NOT_SUPPORTED]
     assert judge_claims(tests) == {"one": NOT_SUPPORTED}
 
 
 def test_a_claim_with_earlier_runs_is_exploratory(tmp_path: Path) -> None:
     assert decide(tmp_path, sides(4, 0))["exploratory"].to_list() == [None]
-    early = sides(4, 0).with_columns(started=pl.lit(1e9))
-    assert "8 of its runs began before" in decide(tmp_path, early)["exploratory"][0]
+    tests = decide(tmp_path, sides(4, 0).with_columns(started=pl.lit(1e9)))
+    assert "8 of its runs began before" in tests["exploratory"][0]
     assert decide(tmp_path, sides(4, 0), written=None)["exploratory"][0]
 
 
@@ -97,6 +97,8 @@ def test_a_claim_with_earlier_runs_is_exploratory(tmp_path: Path) -> None:
     [
         ({"tasks": {"flipflopp": {"sparse": 0.02}}}, "did you mean flipflop.sparse"),
         ({"tasks": {"flipflop": {"spars": 0.02}}}, "did you mean flipflop.sparse"),
+        ({"tasks": {"flipflop": {}}}, "at least 1"),
+        ({"written": "2026-11-26T12:00:00"}, "timezone"),
         ({"seed": [1]}, "seed"),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_run_is_composed_checked_and_built_once(
         monkeypatch.setattr(owner, name, call)
 
     count(Composer, "compose", "composed")
-    count(planning, "plan", "planned")
+    count(planning, "make_plan", "planned")
     count(planning.Plan, "model", "model")
     count(validation, "find_class", "section checked")
     count(PositionalEncoding, "__init__", "encoding")

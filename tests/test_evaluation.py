@@ -24,7 +24,7 @@ from pe_lab.experiment.load_run import load
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
-from pe_lab.train.plan import plan
+from pe_lab.train.plan import make_plan
 
 Run = Callable[..., Path]
 COPYING = (
@@ -161,7 +161,7 @@ def test_the_weights_are_the_trained_ones_and_the_encoding_is_another(run: Run) 
     path = run("pe=learned")
     frame = evaluate([path], ["none", "alibi"], ["sparse"], [16])
     trained = load(path)
-    bare = plan(checked_jobs(tiny("pe=none"))[0])
+    bare = make_plan(checked_jobs(tiny("pe=none"))[0])
     model = bare.model().eval()
     had = trained.model.state_dict()
     model.load_state_dict({name: had[name] for name in model.state_dict()})
@@ -191,7 +191,7 @@ def test_generated_answers(run: Run) -> None:
 def test_parameters_of_one_name_and_shape_do_not_fit(run: Run) -> None:
     path = run("pe=learned")
     table = load(path).model.state_dict()["blocks.0.attention.encoding.table"]
-    other = plan(checked_jobs(tiny("pe=multiplicative"))[0]).model().state_dict()
+    other = make_plan(checked_jobs(tiny("pe=multiplicative"))[0]).model().state_dict()
     assert other["blocks.0.attention.encoding.table"].shape == table.shape
     with pytest.raises(UsageError, match="pe=multiplicative has parameters"):
         evaluate([path], ["multiplicative"])

@@ -7,7 +7,7 @@ from pe_lab.config.compose import CommandLine, check_composed, compose
 from pe_lab.store.run_id import identity
 from pe_lab.suite.rows import read_shipped
 from pe_lab.suite.suite import load_suite
-from pe_lab.train.plan import plan, replace_keys
+from pe_lab.train.plan import make_plan, replace_keys
 
 SUITE = load_suite("v2")
 
@@ -20,7 +20,7 @@ def test_every_shipped_run_of_the_suite_keeps_its_identity(task: str) -> None:
     rows = read_shipped(SUITE).filter(entry_is_one_word, task=task).unique("run_id")
     for (entry,), runs in rows.group_by("entry"):
         (cfg,) = compose(CommandLine(list(SUITE.run_words(task, str(entry)))))
-        planned = plan(check_composed(cfg))
+        planned = make_plan(check_composed(cfg))
         resolved, contents = planned.resolved, planned.task.contents()
         for run in runs.iter_rows(named=True):
             values = {"train.lr": run["lr"], "train.steps": run["steps"], "seed": run["seed"]}

@@ -31,7 +31,7 @@ from pe_lab.experiment.run import run_and_print
 from pe_lab.explain.inspect import inspect_run
 from pe_lab.models.attention import Attention
 from pe_lab.models.base import Model
-from pe_lab.train.plan import plan
+from pe_lab.train.plan import make_plan
 
 ENCODINGS = facts.names()
 
@@ -117,7 +117,7 @@ def test_a_run_and_what_is_done_with_it(
     monkeypatch.setattr("sys.argv", ["pe-lab"])
     monkeypatch.chdir(tmp_path)
     (job,) = checked_jobs(words(name, "pe=learned", "model.dropout=0.2"))
-    found = run_and_print(plan(job))
+    found = run_and_print(make_plan(job))
     folder = the_run(Path("runs"))
     assert state(folder)["state"] == "finished"
     assert [row["step"] for row in rows(folder) if "train/loss" in row] == [1, 2, 3, 4]

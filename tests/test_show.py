@@ -44,8 +44,7 @@ def assert_equal(a: Batch, b: Batch) -> None:
 
 
 def write(here: Here, *words: str) -> None:
-    done = succeeded(here("show", *words))
-    assert "read it with task.files={" in done.out
+    assert "read it with 'task.files={" in succeeded(here("show", *words)).out
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -63,25 +62,26 @@ def test_a_batch_in_a_file_and_back(tmp_path: Path, name: str) -> None:
 
 def test_a_run_reads_the_same_from_files(here: Here) -> None:
     """All its splits and the batches that it is trained on: the same numbers and weights."""
-    task = ["task=brackets", "task.length=24", "seed=3", "train.batch_size=8"]
-    task += ["task.splits={long_x2: {length: 48}, deep: {m: 5}}"]
+    task = ["task=brackets", "task.length=24", "seed=3", "train.batch_size=8",
+            "task.splits={long_x2: {length: 48}, deep: {m: 5}}"]  # fmt: skip
     words = [word for word in tiny(*task) if not word.startswith("tracker")]
     splits = ["in_domain", "long_x2", "deep"]
     for split in splits:
         write(here, *words, f"split={split}", f"to={split}.jsonl")
     write(here, *words, "split=train", "n=160", "to=train.jsonl")
-    drawn, files = task_of(*task), ", ".join(f"{s}: {s}.jsonl" for s in ["train", *splits])
-    read = task_of(*task, f"task.files={{{files}}}")
-    streams = [TrainData(one, 3, 8) for one in (drawn, read)]
+    files = ", ".join(f"{s}: {s}.jsonl" for s in ["train", *splits])
+    read = [*task, f"task.files={{{files}}}"]
+    streams = [TrainData(task_of(*words), 3, 8) for words in (task, read)]
     for number in range(20):
         assert_equal(*(stream.batch(number) for stream in streams))
     numbers = []
-    for folder, more in (("a", []), ("b", [f"task.files={{{files}}}"])):
-        assert here(*tiny(*task, *more, f"runs_dir={folder}")).status == 0
+    for folder, more in (("a", task), ("b", read)):
+        assert here(*tiny(*more, f"runs_dir={folder}")).status == 0
         found = summary(the_run(Path(folder)))
         numbers.append({k: v for k, v in found["metrics"].items() if "time" not in k})
-        assert found["contents"].keys() == (set(splits) | {"train"} if more else set())
+        assert found["contents"].keys() == (set(splits) | {"train"} if more is read else set())
     assert numbers[0] == numbers[1]
+    assert "deep (m=5)" in succeeded(here("show", *read, "split=deep", "n=10000")).out
 
 
 def test_the_header_makes_the_file_again(here: Here) -> None:

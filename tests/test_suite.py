@@ -9,10 +9,11 @@ from suites import tiny_suite
 
 from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError
+from pe_lab.core.metrics import threshold
 from pe_lab.results.table import task_digest
-from pe_lab.suite.runs import select_steps
+from pe_lab.suite.runs import select_stages
 from pe_lab.suite.suite import load_suite
-from pe_lab.train.plan import plan
+from pe_lab.train.plan import make_plan
 
 V2 = load_suite("v2")
 
@@ -23,7 +24,7 @@ def test_the_tasks_compose_to_what_the_suite_has(name: str) -> None:
     suite = load_suite(name)
     for task, of in suite.tasks.items():
         (config,) = checked_jobs([*suite.run_words(task, "rope")])
-        planned = plan(config)
+        planned = make_plan(config)
         assert task_digest(planned.resolved, planned.task.contents()) == of.digest, task
         assert {*of.generalises} <= {*config.task["splits"]}
         assert config.train.steps == suite.steps(task, "rope")
@@ -58,6 +59,12 @@ def test_the_digest_is_of_what_the_yaml_says(tmp_path: Path) -> None:
     [
         ("protocoll", {}, "did you mean protocol"),
         ("tasks", {"a": {"family": "x", "words": [], "fits": 2, "digest": "0"}}, "fits=2"),
+        (
+            "tasks",
+            {"a": {"family": "x", "words": [], "fits": 0, "generalises": {}, "digest": "0"}},
+            "tasks.a.words lacks train.steps",
+        ),
+        ("parts", {1: [{"tasks": ["nope"], "entries": [], "columns": []}]}, "unknown nope"),
         ("controls", [], "controls"),
     ],
 )
@@ -73,24 +80,25 @@ def test_a_wrong_yaml_is_refused_in_a_sentence(
 
 def test_thresholds_are_multiplied_as_decimals() -> None:
     assert V2.with_thresholds(0.7).tasks["recall"].generalises["long_x2"] == 0.035
+    assert threshold("addition", "long_x2") == V2.tasks["addition"].generalises["long_x2"]
     with pytest.raises(UsageError, match="give less than"):
         V2.with_thresholds(3)
 
 
 def test_steps_are_selected_by_part_task_entry_column_and_phase() -> None:
-    every = select_steps(V2)
-    assert [len(step.entries) for step in every[:2]] == [27, 27]
-    assert {step.seeds for step in every if step.part == "2" and step.task == "needle"} == {5}
-    steps = select_steps(V2, ["recall"], ["cope"], ["conv"], parts=["1"])
-    assert [step.phase for step in steps] == ["tuning", "score"]
-    assert {(step.task, *step.entries) for step in steps} == {("recall", "cope+conv")}
-    own = select_steps(V2, [], ["mine"])
-    assert {step.part for step in own} == {"1", "2"}
+    every = select_stages(V2)
+    assert [len(stage.entries) for stage in every[:2]] == [27, 27]
+    assert {stage.seeds for stage in every if stage.part == "2" and stage.task == "needle"} == {5}
+    stages = select_stages(V2, ["recall"], ["cope"], ["conv"], parts=["1"])
+    assert [stage.phase for stage in stages] == ["tuning", "score"]
+    assert {(stage.task, *stage.entries) for stage in stages} == {("recall", "cope+conv")}
+    own = select_stages(V2, [], ["mine"])
+    assert {stage.part for stage in own} == {"1", "2"}
     assert own[0].entries == ["mine", "mine+conv"]
-    longer = select_steps(V2, ["recall"], ["cope"], phases=["longer"])
-    assert [(step.part, step.phase) for step in longer] == [
+    longer = select_stages(V2, ["recall"], ["cope"], phases=["longer"])
+    assert [(stage.part, stage.phase) for stage in longer] == [
         ("1", "longer"), ("3", "longer"), ("5", "longer"),
     ]  # fmt: skip
-    assert {step.phase for step in every} == {"tuning", "score", "longer"}
+    assert {stage.phase for stage in every} == {"tuning", "score", "longer"}
     with pytest.raises(UsageError, match="no part has"):
-        select_steps(V2, ["text"], ["t5"])
+        select_stages(V2, ["text"], ["t5"])

@@ -8,13 +8,13 @@ from program import checked_jobs, tiny
 
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
-from pe_lab.train.plan import Plan, plan
+from pe_lab.train.plan import Plan, make_plan
 from pe_lab.train.trainer import Trainer
 
 
 def planned(*words: str) -> Plan:
     (config,) = checked_jobs(tiny(*words))
-    return plan(config)
+    return make_plan(config)
 
 
 def trainer(tmp_path: Path, *words: str) -> Trainer:

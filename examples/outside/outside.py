@@ -14,7 +14,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from pe_lab.models.base import Model, pick
+from pe_lab.models.base import Model, pick_scored
 from pe_lab.models.config import ModelConfig, Vocabulary
 from pe_lab.models.kv_cache import TokenCache
 from pe_lab.pe.base import PositionalEncoding
@@ -83,7 +83,7 @@ class Outside(Model):
     ) -> Tensor:
         # The module has no cache of its own: decoding computes all tokens again.
         tokens_BS = tokens_BT if cache is None else cache.tokens_BS.extend(tokens_BT)
-        return pick(self.module(tokens_BS)[:, -tokens_BT.shape[1] :], scored)
+        return pick_scored(self.module(tokens_BS)[:, -tokens_BT.shape[1] :], scored)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         return hidden

@@ -71,10 +71,14 @@ def show(
 
     Raises:
         UsageError: a wrong option or filter.
+        MachineError: the file of ``to=`` cannot be written.
     """
     runs = selected(line, runs_dir, where, filters, file)
     if to is not None:
-        runs.write_parquet(to)
+        # Imported here: the other files of the suite are not needed.
+        from pe_lab.suite.rows import write_parquet
+
+        write_parquet(runs, to)
         print(f"{to}: {counted(len(runs), 'run')}")
         return
     shown, rows, notes = list[Table](), pl.DataFrame(), tuning_note(runs)

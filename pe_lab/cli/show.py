@@ -9,21 +9,20 @@
     pe-lab show task=copy split=train n=1000 seed=1 to=train.jsonl
 
 A file is JSON Lines: a header, then one sequence per line with tokens, targets and what is scored.
-Any task reads it back: task.files={long_x2: long.jsonl}. Without n it holds what a run with these
+Any task reads it back: 'task.files={long_x2: long.jsonl}'. Without n it holds what a run with these
 keys measures (split=train: 1000 sequences, or all of task.train_sequences). Existing files are
 never overwritten. --config-dir FOLDER adds your tasks.
 """
 
 import inspect
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from hydra.utils import get_object
 from pydantic import PositiveInt
 from rich.text import Text
 
@@ -38,6 +37,7 @@ from pe_lab.core.files import write_output
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.core.task import FORMAT, SUFFIX, TRAIN, Batch, Task, encode_sequences
+from pe_lab.core.validation import find_class
 
 SEQUENCES, TRAINED = 3, 1000
 """Sequences shown, and sequences of split=train in a file, where n is not given."""
@@ -95,7 +95,8 @@ def show(
         "vocab": list(task.vocab),
     }
     write_output(to, encode_sequences(header, batch))
-    print(f"{to}: {len(batch)} sequences; read it with task.files={{{splits[0]}: {to}}}")
+    read_with = shlex.quote(f"task.files={{{splits[0]}: {to}}}")
+    print(f"{to}: {len(batch)} sequences; read it with {read_with}")
     return None
 
 
@@ -134,9 +135,10 @@ def print_choices(groups: Sequence[str], config_dir: Path | None) -> None:
 def summary_line(text: str) -> str:
     """What a yaml file configures: the first line of its class's docstring, else of its header,
     with the number of jobs and the cost in a recipe's header."""
-    target = (yaml.safe_load(text) or {}).get("_target_")
+    target = re.search(r"^_target_: *(\S+)", text, flags=re.MULTILINE)
     if target is not None:
-        return (inspect.getdoc(get_object(target)) or "").split("\n")[0]
+        found = find_class(target[1], f"_target_: {target[1]}", object)
+        return (inspect.getdoc(found) or "").split("\n")[0]
     comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#"))
     title = next((line for line in comments if not line.startswith("@package")), "")
     cost = re.search(r"^# cost: (.+?) for all (.+? jobs)", text, flags=re.MULTILINE)
@@ -154,7 +156,7 @@ def print_sequences(task: Task, split: str, n: int) -> None:
     counts = "to".join(f" {count} " for count in sorted({scored.min(), scored.max()})).strip()
     title = f"{split}{f' ({changes})' if changes else ''}: {tokens} tokens, {counts} scored"
     console().print(Text(title, "bold"))
-    for row in range(n):
+    for row in range(len(batch)):
         for line in _lines(task, batch, row, console().width):
             console().print(line)
     console().print()

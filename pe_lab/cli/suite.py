@@ -56,28 +56,28 @@ def show(
             raise UsageError(f"suite {key}={value}: {meant}; a suite fixes what it trains")
     # Imported here: torch takes a second.
     from pe_lab.config.compose import CommandLine
-    from pe_lab.suite.runs import Known, SuiteTrainer, select_steps
+    from pe_lab.suite.runs import Known, SuiteTrainer, select_stages
 
     folder = line.config_dir
     suite = load_suite(names[0], folder)
     entries = [suite.split(name)[0] for name in pe or ()]
     check_known("pe={}", entries, {*suite.entries, *choices("pe", folder)})
     chosen = (values or () for values in (tasks, pe, columns, phases, part))
-    steps = select_steps(suite, *chosen)
+    stages = select_stages(suite, *chosen)
     known = Known(suite, read_own(suite, runs_dir, folder), use_shipped=shipped)
     passed = {"tracker": "none"} | of_runs
     words = [f"{key}={value}" for key, value in {**passed, "runs_dir": runs_dir}.items()]
     trainer = SuiteTrainer(CommandLine.parse(["-m", *line.flags, *words]), suite, runs_dir, known)
     with busy("timing steps"):
-        trainer.time_entries(steps)
-    table = known.cost_table(steps)
+        trainer.time_entries(stages)
+    table = known.cost_table(stages)
     missing = table.frame["missing"][-1]
     if missing and not dry:
-        trainer.compose(steps)
+        trainer.compose(stages)
     print_tables("table", [table], notes=describe_unfinished(suite))
     if not missing:
         console().print(f"nothing is missing: finished runs in {runs_dir} count")
     elif not dry:
-        trainer.train(steps)
+        trainer.train(stages)
         where = "" if suite.name == "v2" else f" suite={suite.name}"
         console().print(f"look at it: pe-lab leaderboard{where}")

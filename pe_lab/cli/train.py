@@ -62,10 +62,10 @@ def planned(line: CommandLine) -> tuple[list[DictConfig], "list[Plan]"]:
     """The composed configuration and the plan of every job, checked."""
     # Imported here: torch takes a second.
     from pe_lab.experiment.load_run import check_origin
-    from pe_lab.train.plan import plan
+    from pe_lab.train.plan import make_plan
 
     jobs = compose(line)
-    return jobs, [check_origin(plan(check_composed(cfg))) for cfg in jobs]
+    return jobs, [check_origin(make_plan(check_composed(cfg))) for cfg in jobs]
 
 
 def checked(words: Sequence[str]) -> Config:

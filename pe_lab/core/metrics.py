@@ -169,13 +169,6 @@ SHARES = {"accuracy", *GENERATED, *ENDINGS, *(m.name for m in METRICS if m.unit 
 CHARTED = tuple(metric for metric in METRICS if metric.charted)
 
 
-SUITE_V1 = {
-    **dict.fromkeys((("addition", "long_x2"), ("addition", "long_x3")), 0.05),
-    **dict.fromkeys((("cycle", "long_x2"), ("cycle", "long_x4")), 0.1),
-}
-"""(task, split) -> threshold of a task that the later suites change or leave out."""
-
-
 @cache
 def threshold(task: str, split: str) -> float:
     """Return the largest error on a split of a task that counts as learned or generalised: that of
@@ -186,7 +179,7 @@ def threshold(task: str, split: str) -> float:
             if f"task={task}" in of_task["words"]:
                 limits = {IN_DOMAIN: of_task["fits"], **of_task["generalises"]}
                 limit = limits.get(split, limit)
-    return SUITE_V1.get((task, split), limit)
+    return limit
 
 
 @cache

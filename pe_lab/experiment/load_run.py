@@ -19,7 +19,7 @@ from pe_lab.store import checkpoint
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Answers, Evaluator, fixed_positions
-from pe_lab.train.plan import Plan, plan, replace_keys
+from pe_lab.train.plan import Plan, make_plan, replace_keys
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def rebuild_plan(folder: RunFolder, summary: dict[str, Any]) -> Plan:
     config = replace_keys(summary["config"], dict.fromkeys(summary.get("null_keys", [])))
     config |= {"device": "cpu", "tracker": {"_target_": "pe_lab.core.tracker.NoTracker"}}
     try:
-        planned = plan(check(config, summary.get("names", {})))
+        planned = make_plan(check(config, summary.get("names", {})))
     except UsageError as error:
         raise UsageError(
             f"{folder.path} cannot be built again by this version of the program "

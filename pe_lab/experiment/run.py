@@ -280,7 +280,7 @@ def summarize(trainer: Trainer, overrides: list[str]) -> dict[str, Any]:
 
 
 def split_table(summary: dict[str, Any]) -> Table:
-    """Return one row per split of a finished run."""
+    """Return a table with one row per split of a finished run."""
     metrics = summary["metrics"]
     columns = {metric.column: metric.name for metric in METRICS if metric.column}
     if any(key.endswith("/error_generated") for key in metrics):

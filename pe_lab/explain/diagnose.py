@@ -173,7 +173,7 @@ def read_or_diagnose(path: Path, split: str | None = None, *, force: bool = Fals
 
 
 class _Bench:
-    """One model on the answers in domain (``near``) and on those of a split (``far``)."""
+    """One model on the answers in domain and on those of a split."""
 
     def __init__(self, run: LoadedRun, split: str, model: Model) -> None:
         self.run, self.split, self.model = run, split, model
@@ -188,30 +188,35 @@ class _Bench:
                 f"task={run.summary['task']} does not say which tokens hold an answer: choose "
                 "another task, or define holds_answer in its class"
             )
-        self.far, self.near = far, near
+        self.on_split, self.in_domain = far, near
         self.rows: list[Row] = []
-        self.beyond, self.attended = measure_attention(model, far), measure_attention(model, near)
-        self.plain = {far: self.beyond.wrong, near: self.attended.wrong}
+        self.seen_on_split, self.seen_in_domain = (
+            measure_attention(model, far),
+            measure_attention(model, near),
+        )
+        self.plain = {far: self.seen_on_split.wrong, near: self.seen_in_domain.wrong}
         self.heads = self._readers()
 
     def measured(self) -> Diagnosis:
         self._row("plain", "error", *map(_mean, self.plain.values()))
-        beyond = self.far.distance >= self.reach
+        beyond = self.on_split.distance >= self.reach
         self.rows += [
-            Row(name, "error", _mean(self.beyond.wrong[chosen]))
+            Row(name, "error", _mean(self.seen_on_split.wrong[chosen]))
             for name, chosen in (("near", ~beyond), ("far", beyond))
         ]
         self._clamped()
         self._interventions()
         self._temperature()
         self._controls()
-        far, near = (average_measures(of, self.heads) for of in (self.beyond, self.attended))
+        far, near = (
+            average_measures(of, self.heads) for of in (self.seen_on_split, self.seen_in_domain)
+        )
         self.rows += [Row(name, "attention", far[name], near[name]) for name in far]
         metrics = self.run.summary["metrics"]
         guess = [metrics[metric_name(split, "guess")] for split in (self.split, IN_DOMAIN)]
         return Diagnosis(
             str(self.run.summary["identity"]), METHOD, self.split, guess[0], guess[1],
-            len(self.far), self.heads, self.rows,
+            len(self.on_split), self.heads, self.rows,
         )  # fmt: skip
 
     def _clamped(self) -> None:
@@ -219,12 +224,12 @@ class _Bench:
         of the split are beyond: random floats are not."""
         encodings, name = self.model.encodings, "distances clamped"
         carried = any({"layer_state", "update_state"} & e.hooks() for e in encodings)
-        moves = self.near.positions.ndim == 2 and self.run.plan.positions.whole and not carried
+        moves = self.in_domain.positions.ndim == 2 and self.run.plan.positions.whole and not carried
         at_input = {"embed", "block_input"}
         if not any(encoding.reads_positions for encoding in encodings):
             if self._has_term():
-                least = self.attended.reduced("least term", torch.amin)
-                largest = self.attended.reduced("largest term", torch.amax)
+                least = self.seen_in_domain.reduced("least term", torch.amin)
+                largest = self.seen_in_domain.reduced("largest term", torch.amax)
                 self._intervene(name, partial(clamp_terms, least=least, largest=largest))
         elif moves and all(e.shift_invariant or not at_input & e.hooks() for e in encodings):
             with suppress(NotClampedError):
@@ -235,7 +240,7 @@ class _Bench:
     def _in_trained_positions(self) -> None:
         """One answer of each sequence with all positions within those of training, also with the
         oracle. Restored of the added error of these answers, and shown as of all answers."""
-        sides = (self.far, self.near)
+        sides = (self.on_split, self.in_domain)
         moved = [clamp_positions(questions, self.reach) for questions in sides]
         stayed = [
             replace(m, positions=questions.positions)
@@ -277,7 +282,9 @@ class _Bench:
             **in_layers,
             "logits times log n": partial(scale_by_log_n, trained=keys),
             "oracle": partial(force_attention, heads=heads),
-            "weighted oracle": partial(weigh_as_usual, usual=self.attended.by_kind, heads=heads),
+            "weighted oracle": partial(
+                weigh_as_usual, usual=self.seen_in_domain.by_kind, heads=heads
+            ),
             "source masked": lambda part: hide_tokens(part, part.held),
             "attention off": switch_attention_off,
             "state reset": reset_at_answers,
@@ -287,7 +294,7 @@ class _Bench:
             "fewer keys": more_keys,
             "usual penalty": self._has_term(),
             "logits times log n": more_keys,
-            "weighted oracle": bool((self.near.held.sum(1) > 1).any()),
+            "weighted oracle": bool((self.in_domain.held.sum(1) > 1).any()),
             **dict.fromkeys(("attention off", "state reset", "state reset at length"), hybrid),
         }
         controls = dict.fromkeys(("source masked", "attention off", "state reset"), "control")
@@ -303,10 +310,10 @@ class _Bench:
         """The mean in domain of the term at the source, of heads in which it is lower on the split
         by more than its deviation in domain; others have no least value."""
         name, deviate = "term at source", partial(torch.std, correction=0)
-        usual = self.attended.reduced(name, torch.mean)
+        usual = self.seen_in_domain.reduced(name, torch.mean)
         deviation, beyond = (
-            self.attended.reduced(name, deviate),
-            self.beyond.reduced(name, torch.mean),
+            self.seen_in_domain.reduced(name, deviate),
+            self.seen_on_split.reduced(name, torch.mean),
         )
         return {
             layer: usual[layer].where(usual[layer] - beyond[layer] > deviation[layer], -torch.inf)
@@ -315,14 +322,14 @@ class _Bench:
 
     def _temperature(self) -> None:
         """The factor that is best on one half of the sequences, measured on the other half."""
-        found = {1.0: [self.plain[self.far], self.plain[self.near]]}
+        found = {1.0: [self.plain[self.on_split], self.plain[self.in_domain]]}
         for factor in FACTORS:
             found[factor] = [
                 find_wrong(self.model, questions, partial(scale_logits, factor=factor))
-                for questions in (self.far, self.near)
+                for questions in (self.on_split, self.in_domain)
             ]
-        half = self.far.row % 2 == 0
-        measured_here, chosen = np.zeros(len(self.far)), []
+        half = self.on_split.row % 2 == 0
+        measured_here, chosen = np.zeros(len(self.on_split)), []
         for here in (half, ~half):
             others = ~here if (~here).any() else here
             best = min(found, key=lambda factor: found[factor][0][others].mean())
@@ -335,7 +342,7 @@ class _Bench:
     def _controls(self) -> None:
         forced = partial(force_attention, heads=self.heads, onto="wrong")
         follows = []
-        for questions in (self.far, self.near):
+        for questions in (self.on_split, self.in_domain):
             some = questions.only(questions.wrong_target >= 0)
             logits = predict(self.model, some, forced)
             follows.append(_mean(~mark_wrong(some.task, logits, some.wrong_target)))
@@ -352,7 +359,7 @@ class _Bench:
         """The heads that read the tokens that hold the answer in domain."""
         mass = {
             (layer, head): float(of_heads[:, head].mean())
-            for layer, of_heads in self.attended.values["mass"].items()
+            for layer, of_heads in self.seen_in_domain.values["mass"].items()
             for head in range(of_heads.shape[1])
         }
         return [head for head, mean in mass.items() if mean >= READS] or [
@@ -367,13 +374,13 @@ class _Bench:
         more: Sequence[MakeIntervention] = (),
     ) -> None:
         """Add the error under an intervention, on the split the mean over it and more draws."""
-        draws = [find_wrong(self.model, self.far, each) for each in (make, *more)]
-        near = find_wrong(self.model, self.near, make)
+        draws = [find_wrong(self.model, self.on_split, each) for each in (make, *more)]
+        near = find_wrong(self.model, self.in_domain, make)
         self._row(name, kind, _mean(np.mean(draws, axis=0)), _mean(near))
 
     def _row(self, name: str, kind: str, value: float | None, near: float | None) -> None:
-        plain = float(self.plain[self.far].mean())
-        added = plain - float(self.plain[self.near].mean())
+        plain = float(self.plain[self.on_split].mean())
+        added = plain - float(self.plain[self.in_domain].mean())
         restored = None
         if kind in ("intervention", "placebo", "detail") and value is not None and added > 0:
             restored = (plain - value) / added

@@ -23,7 +23,7 @@ NEVER = -1e9
 NEAREST = 4
 """The last keys, which are always among those that ``drop_keys`` keeps."""
 N_KINDS = 64
-"""Of each word; so many tokens that hold an answer, or more, are one kind."""
+"""Kinds of each word: of answers that 1 to 63 tokens hold; more count as 63."""
 SAME = 1e-3
 """How far logits may differ that should be equal."""
 Tokens = Literal["held", "wrong"]
@@ -103,8 +103,7 @@ def scale_by_log_n(part: Questions, trained: int) -> Intervention:
     """Logits of a query that sees n keys times log n / log of the keys in training, at least 1."""
 
     def change(logits: Tensor, seen: LayerAttention) -> Tensor:
-        n = torch.arange(1, logits.shape[-1] + 1)[-logits.shape[-2] :]
-        growth = (n.log() / math.log(trained)).clamp(min=1)
+        growth = (seen.inputs.mask_TS.sum(-1).log() / math.log(trained)).clamp(min=1)
         return logits * growth[:, None]
 
     return Intervention(change)
@@ -145,17 +144,23 @@ def mask_strongest_others(part: Questions) -> Intervention:
 
 def drop_keys(part: Questions, trained: int, draw: int, onto: Tokens = "held") -> Intervention:
     """A query that answers sees as many keys as in training: those that hold the answer with the
-    token before each, the last ones, and others at random."""
-    rng = generator(draw, "fewer keys")
-    hidden = np.zeros_like(part.held)
-    for n, (held, place) in enumerate(zip(getattr(part, onto), part.place, strict=True)):
-        kept = held | np.roll(held, -1)
-        kept[max(0, place - NEAREST + 1) : place + 1] = True
-        others = np.flatnonzero(~kept[: place + 1])
-        surplus = min(place + 1 - trained, len(others))
-        if surplus > 0:
-            hidden[n, rng.choice(others, surplus, replace=False)] = True
-    return hide_tokens(part, hidden)
+    token before each, the last ones, and others at random. In a window of keys, those within it."""
+
+    def change(rows: Tensor, seen: LayerAttention) -> Tensor:
+        # Drawn anew in each layer: the same keys in all with the same window.
+        rng, window = generator(draw, "fewer keys"), seen.inputs.window
+        hidden = np.zeros_like(part.held)
+        for n, (held, place) in enumerate(zip(getattr(part, onto), part.place, strict=True)):
+            first = max(0, place + 1 - (window or place + 1))
+            kept = held | np.roll(held, -1)
+            kept[max(0, place - NEAREST + 1) : place + 1] = True
+            others = first + np.flatnonzero(~kept[first : place + 1])
+            surplus = min(place + 1 - first - trained, len(others))
+            if surplus > 0:
+                hidden[n, rng.choice(others, surplus, replace=False)] = True
+        return rows.masked_fill(torch.from_numpy(hidden)[:, None], NEVER)
+
+    return Intervention(change_rows(part, change))
 
 
 def force_attention(part: Questions, heads: Sequence[Head], onto: Tokens = "held") -> Intervention:
@@ -292,14 +297,14 @@ def lift_penalty(
     return Intervention(change_rows(part, lift))
 
 
-def clamp_positions(asked: Questions, trained: int) -> Questions:
+def clamp_positions(part: Questions, trained: int) -> Questions:
     """An answer of each sequence, its query moved to the last trained position; the tokens that are
     further back than the first position are all at the first."""
     rng = generator(0, "positions")
-    order = rng.permutation(len(asked))
-    few = asked.only(order[np.unique(asked.row[order], return_index=True)[1]])
-    positions = np.broadcast_to(asked.positions, (len(asked.batch), asked.positions.shape[1]))
-    at = np.zeros(len(asked.batch), dtype=np.int64)
+    order = rng.permutation(len(part))
+    few = part.only(order[np.unique(part.row[order], return_index=True)[1]])
+    positions = np.broadcast_to(part.positions, (len(part.batch), part.positions.shape[1]))
+    at = np.zeros(len(part.batch), dtype=np.int64)
     at[few.row] = positions[few.row, few.place]
     shifted = positions - np.maximum(at - (trained - 1), 0)[:, None]
     return replace(few, positions=shifted.clip(min=0))

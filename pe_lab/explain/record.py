@@ -20,7 +20,7 @@ NAME, WHOLE = "why.jsonl", "plain, all sequences"
 REMEDY = "remove it, or give force=true, and pe-lab why measures again"
 LOCK_TIMEOUT_S = 60.0
 HALF = 0.5
-"""Of the added error, what an intervention restores if it counts."""
+"""The least share of the added error that an intervention must restore to count."""
 
 
 @dataclass(frozen=True)

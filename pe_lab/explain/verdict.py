@@ -22,15 +22,18 @@ from pe_lab.explain.record import HALF, Diagnosis, Row
 FEWEST = 30
 """Answers that are wrong on the split and would be right in domain: fewer say nothing."""
 HARM = 0.05
+"""The in-domain error that the intervention of a cause may add."""
 SEEDS = 2 / 3
+"""The least share of the failing seeds that are diagnosed, and that agree on a cause."""
 TIE = 0.3
 """Masking far keys also removes what a narrower intervention corrects, so it restores more."""
 BREAKS = 0.1
 """The error that forcing attention onto the right tokens may add in domain."""
 GUESSES = 2 / 3
-"""Of guessing's error, what the error must reach without the tokens that hold the answer."""
+"""The least share of guessing's error that is left without the tokens that hold the answer."""
 KEPT = 0.8
-"""Of the weight on the right tokens in domain, what the split must keep for ``not retrieval``."""
+"""The share of the in-domain weight on the right tokens that a split keeps if it is ``not
+retrieval``."""
 
 CAUSES = {
     "number of keys": "fewer keys",

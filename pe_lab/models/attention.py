@@ -21,9 +21,12 @@ from pe_lab.pe.base import AttentionInputs, PositionalEncoding
 class Attention(Mixer):
     """Causal attention. Subclasses define the projections of the layer's input.
 
-        q, k   = rotate(q, k)
-        logits = logits(q . k / sqrt(D)) + bias(i, j)                    (B, H, T, S)
-        mixed  = dropout(normalizer(logits)) @ v + values(weights)       (B, H, T, W)
+        q, k    = rotate(q, k)
+        logits  = logits(q . k / sqrt(D)) + bias(i, j)                   (B, H, T, S)
+        weights = normalizer(logits)
+        kept    = dropout(weights)
+        mixed   = kept @ v + values(kept)                                (B, H, T, W)
+        carried = layer_state(weights)                                   to the next layer
 
     A query sees itself and all keys before it, or as many as the narrower of the model's and the
     encoding's window holds.

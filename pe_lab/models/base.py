@@ -132,7 +132,7 @@ class Model(nn.Module, ABC):
         return next(self.parameters()).device
 
 
-def pick(states_BTE: Tensor, scored: Tensor | None) -> Tensor:
+def pick_scored(states_BTE: Tensor, scored: Tensor | None) -> Tensor:
     """The states of the scored tokens, (N, E); None: all of them, as they are."""
     return states_BTE if scored is None else states_BTE.flatten(0, 1).index_select(0, scored)
 

@@ -16,7 +16,7 @@ from pe_lab.pe.functional import causal_filter
 Place = Literal["embedding", "qkv"]
 AttentionPlace = Literal["embedding", "q", "k", "v", "kv", "qkv"]
 PARTS = {"q": (0, 1), "k": (1, 2), "v": (2, 3), "kv": (1, 3), "qkv": (0, 3), "embedding": (0, 0)}
-"""Of each place, the first and the last + 1 of queries, keys and values."""
+"""Place -> which of (queries, keys, values) are convolved, as a slice: first, last + 1."""
 
 
 class CausalConv(nn.Module):

@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.models.attention import Attention, last_positions, wide
-from pe_lab.models.base import pick
+from pe_lab.models.base import pick_scored
 from pe_lab.models.config import DecoderConfig, Vocabulary
 from pe_lab.models.conv import Place
 from pe_lab.models.kv_cache import LayerCache
@@ -147,7 +147,7 @@ class Unit(nn.Module):
         x = self.attention.encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm(x) if self.pre else x
         mixed, carried = self.attention(h, pos_BS, carried, cache)
-        x, h, mixed = (pick(states, scored) for states in (x, h, mixed))
+        x, h, mixed = (pick_scored(states, scored) for states in (x, h, mixed))
         x = x + self.drop(self.out(self.activation(self.gate(h)) * mixed))
         return (x if self.pre else self.norm(x)), carried
 

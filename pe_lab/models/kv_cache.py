@@ -13,7 +13,7 @@ from pe_lab.pe.base import AttentionInputs
 
 
 @dataclass
-class Rows:
+class GrowingTensor:
     """A tensor that grows along one dimension. Memory is allocated for twice as many rows as
     needed, so that appending a row rarely copies the others."""
 
@@ -47,10 +47,10 @@ class LayerCache:
     """What one layer keeps of the previous tokens: keys before rotation, values, inputs, and the
     encoding's state of the layer below."""
 
-    keys: Rows = field(default_factory=lambda: Rows(dim=-2))
-    values: Rows = field(default_factory=lambda: Rows(dim=-2))
-    inputs: Rows = field(default_factory=lambda: Rows(dim=-2))
-    carried: Rows = field(default_factory=lambda: Rows(dim=1))
+    keys: GrowingTensor = field(default_factory=lambda: GrowingTensor(dim=-2))
+    values: GrowingTensor = field(default_factory=lambda: GrowingTensor(dim=-2))
+    inputs: GrowingTensor = field(default_factory=lambda: GrowingTensor(dim=-2))
+    carried: GrowingTensor = field(default_factory=lambda: GrowingTensor(dim=1))
     recent: Tensor | None = None
     """The inputs of the last tokens that a convolution reads."""
 
@@ -89,7 +89,7 @@ class LayerCache:
 class TokenCache:
     """The tokens so far, if the encoding reads them at the input."""
 
-    tokens_BS: Rows = field(default_factory=lambda: Rows(dim=1), kw_only=True)
+    tokens_BS: GrowingTensor = field(default_factory=lambda: GrowingTensor(dim=1), kw_only=True)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from pe_lab.models.base import Model, pick, refuse_whole_sequence
+from pe_lab.models.base import Model, pick_scored, refuse_whole_sequence
 from pe_lab.models.config import WITHOUT_ATTENTION, ModelConfig, Vocabulary
 from pe_lab.models.conv import ConvKeys
 from pe_lab.models.kv_cache import TokenCache
@@ -106,7 +106,7 @@ class Recurrent(Model):
             states.append(state)
         if cache is not None:
             cache.states = states
-        return self.drop(pick(x, scored))
+        return self.drop(pick_scored(x, scored))
 
 
 @dataclass(frozen=True, kw_only=True)

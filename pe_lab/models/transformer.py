@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pe_lab.models.attention import MultiHeadAttention, last_positions
-from pe_lab.models.base import Mixer, Model, pick, refuse_whole_sequence
+from pe_lab.models.base import Mixer, Model, pick_scored, refuse_whole_sequence
 from pe_lab.models.config import DecoderConfig, Vocabulary
 from pe_lab.models.kv_cache import Cache, LayerCache
 from pe_lab.models.mixers import MIXERS, LayerPattern
@@ -116,7 +116,7 @@ class Block(nn.Module):
         x = encoding.block_input(x, last_positions(pos_BS, x.shape[1]))
         h = self.norm_attention(x) if self.pre else x
         a, carried = self.attention(h, pos_BS, carried, cache)
-        x = pick(x, scored) + self.drop(pick(a, scored))
+        x = pick_scored(x, scored) + self.drop(pick_scored(a, scored))
         x = x if self.pre else self.norm_attention(x)
         if self.ff is None:
             return x, carried

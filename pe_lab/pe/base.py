@@ -45,8 +45,8 @@ class Dims:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence: encodings are stretched by longest over trained length.
-        ``max_len`` may be larger, where positions are drawn from one range at every length."""
+        """``test_len`` where it is set, else ``max_len``: encodings are stretched by this over the
+        trained length."""
         return self.max_len if self.test_len is None else self.test_len
 
     @property
@@ -164,7 +164,7 @@ class PositionalEncoding(WithConstants):
     """
 
     max_len: int | None = None
-    """Longest sequence it can encode; None: any."""
+    """How many positions it has, from 0 on, or distances if ``shift_invariant``; None: any."""
     window: int | None = None
     """Keys that a query sees in this layer, itself and those before it; None: all."""
     share_layers: bool = False
@@ -217,7 +217,7 @@ class PositionalEncoding(WithConstants):
         return content_BHTS
 
     def normalize(self, logits_BHTS: Tensor, mask_TS: Tensor) -> Tensor | None:
-        """Attention weights from logits; None: the model has them, by softmax if not otherwise."""
+        """Attention weights from logits; None: the model's normalizer computes them."""
         return None
 
     def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
@@ -272,8 +272,8 @@ class PositionalEncoding(WithConstants):
 
     @property
     def any_order(self) -> bool:
-        """Whether positions may fall and repeat, as the ids that a task gives do: it reads each by
-        itself. An encoding of distances takes a key that is ahead for one at the query."""
+        """Whether it reads each position by itself. Then positions may fall and repeat, as the ids
+        do that a task gives. An encoding of distances puts a key ahead of the query at 0."""
         alone = self.hooks() <= {"embed", "block_input", "rotate"}
         return alone and not self.whole_sequence
 
@@ -290,7 +290,8 @@ class PositionalEncoding(WithConstants):
 
     @property
     def bias_by_distance(self) -> bool:
-        """See ``by_distance``. What reads no positions goes by places, which may be anywhere."""
+        """See ``by_distance``. False where it reads no positions: it then counts tokens, whose
+        distance need not be that of their positions."""
         marked = getattr(type(self).bias, "by_distance", False)
         return marked and self.reads_positions is not None
 

@@ -5,7 +5,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, replaces_content
-from pe_lab.pe.functional import distances, look_up, pick, refuse_where
+from pe_lab.pe.functional import distances, look_up, pick_rows, refuse_where
 
 
 class DeBERTa(PositionalEncoding):
@@ -88,7 +88,7 @@ class DeBERTa(PositionalEncoding):
         scale = 1 / math.sqrt(3 * q_BHTD.shape[-1])
         far_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
         key_HRD, query_HRD = self.tables()
-        to_position_BHTS = pick(
+        to_position_BHTS = pick_rows(
             (q_BHTD * scale) @ key_HRD.transpose(-1, -2), far_BTS.clamp(max=key_HRD.shape[1] - 1)
         )
         row_BTS = far_BTS.clamp(max=query_HRD.shape[1] - 1)
@@ -101,7 +101,7 @@ def _pick_for_keys(k_BHSD: Tensor, query_HRD: Tensor, row_BTS: Tensor) -> Tensor
     if row_BTS.shape[1] == 1:
         # Every row for every key would cost a token that is decoded the square of the length.
         return (k_BHSD * query_HRD[:, row_BTS[:, 0]].transpose(0, 1)).sum(-1)[:, :, None]
-    return pick(k_BHSD @ query_HRD.transpose(-1, -2), row_BTS.transpose(1, 2)).transpose(-1, -2)
+    return pick_rows(k_BHSD @ query_HRD.mT, row_BTS.mT).mT
 
 
 def _table(rows: int, width: int) -> nn.Embedding:

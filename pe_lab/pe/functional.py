@@ -90,7 +90,7 @@ def distances(pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
     return (pos_q_BT[:, :, None] - pos_k_BS[:, None, :]).clamp(min=0)
 
 
-def pick(scores_BHTR: Tensor, row_BTS: Tensor) -> Tensor:
+def pick_rows(scores_BHTR: Tensor, row_BTS: Tensor) -> Tensor:
     """scores[.., t, row[t, s]], (B, H, T, S): with scores = q @ table.T, q_i . table[row_ij].
 
     Scoring every row first costs T * R, where looking up vectors would cost T * S * D.

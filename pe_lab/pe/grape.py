@@ -119,7 +119,7 @@ class GRAPEAP(PositionalEncoding):
 
 
 FIRST_GATE = 1e-3
-"""``grape_ctx_init_omega``: c is where softplus, which the gate once was, gives it."""
+"""``grape_ctx_init_omega`` of the published code: c begins at log(exp(this) - 1)."""
 GATE_SCALE = 16
 """``grape_ctx_omega_scale``."""
 

@@ -4,7 +4,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims, by_position
-from pe_lab.pe.rope import LogN, Pairing, RoPE
+from pe_lab.pe.rope import LogNMode, Pairing, RoPE
 
 
 class HFWA(RoPE):
@@ -27,7 +27,7 @@ class HFWA(RoPE):
         base: PositiveFloat,
         pairing: Pairing,
         window: Annotated[int, Field(ge=2)] | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)

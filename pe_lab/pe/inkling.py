@@ -6,7 +6,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding, by_position
-from pe_lab.pe.functional import distances, pick, span, widened
+from pe_lab.pe.functional import distances, pick_rows, span, widened
 
 
 class Inkling(PositionalEncoding):
@@ -70,7 +70,7 @@ class Inkling(PositionalEncoding):
         near = min(self.extent, span(inputs.pos_k_BS) + 1)
         # A last column of zeros is for all distances past the extent.
         score_BHTN = F.pad(widened(r_BHTW @ self.table[:, :near]), (0, 1))
-        return pick(score_BHTN, distances(inputs.pos_q_BT, inputs.pos_k_BS).clamp(max=near))
+        return pick_rows(score_BHTN, distances(inputs.pos_q_BT, inputs.pos_k_BS).clamp(max=near))
 
     def trace(self, logits_BHTS: Tensor, inputs: AttentionInputs) -> dict[str, Tensor]:
         """``relative bias`` of each pair, without the growth."""

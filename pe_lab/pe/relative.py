@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import distances, pick
+from pe_lab.pe.functional import distances, pick_rows
 
 
 class Relative(PositionalEncoding):
@@ -36,4 +36,4 @@ class Relative(PositionalEncoding):
     ) -> Tensor:
         q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
         row_BTS = distances(inputs.pos_q_BT, inputs.pos_k_BS)
-        return content_BHTS + pick(q_BHTD @ self.table.T, row_BTS)
+        return content_BHTS + pick_rows(q_BHTD @ self.table.T, row_BTS)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.pe.base import AttentionInputs, Dims, replaces_content
 from pe_lab.pe.functional import distances, rotate_pairs
-from pe_lab.pe.rope import LogN, Pairing, RoPE, Scale, stretch_factor
+from pe_lab.pe.rope import LogNMode, Pairing, RoPE, Scale, stretch_factor
 
 
 class NearFar(RoPE):
@@ -31,7 +31,7 @@ class NearFar(RoPE):
         base: PositiveFloat,
         pairing: Pairing,
         window: PositiveInt | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
@@ -100,7 +100,7 @@ class LeakyReRoPE(NearFar):
         pairing: Pairing,
         window: PositiveInt | None,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
@@ -138,7 +138,7 @@ class SelfExtend(NearFar):
         window: PositiveInt | None,
         group: PositiveInt | None,
         shift: Literal["floored", "exact"],
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, window, logn, logn_clip)
@@ -155,7 +155,7 @@ class SelfExtend(NearFar):
 
 
 def smallest_group(dims: Dims, window: int) -> int:
-    """With which the longest sequence is within reach."""
+    """Return the smallest group with which the longest sequence is within reach."""
     if dims.longest <= max(window, dims.train_len):
         return 1
     if window >= dims.train_len:

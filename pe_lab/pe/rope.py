@@ -9,7 +9,7 @@ from pe_lab.pe.base import AttentionInputs, Dims, Kind, PositionalEncoding, by_p
 from pe_lab.pe.functional import frequencies, refuse_where, rotate_pairs, unit_factors
 
 Pairing = Literal["interleaved", "half"]
-LogN = Literal["none", "train", "test"]
+LogNMode = Literal["none", "train", "test"]
 Drop = Literal["low", "high"]
 Clip = Literal["hard", "soft"]
 Scale = Annotated[float, Field(ge=1)]
@@ -56,7 +56,7 @@ class RoPE(PositionalEncoding):
         dims: Dims,
         base: PositiveFloat,
         pairing: Pairing,
-        logn: LogN = "none",
+        logn: LogNMode = "none",
         logn_clip: bool | None = None,
         fraction: Fraction = 1,
         drop: Drop | None = None,
@@ -154,7 +154,7 @@ def check_pairs(dims: Dims) -> None:
         raise ValueError(f"{dims.head_width_reason}, but rotation needs pairs: choose {even}")
 
 
-def check_keys(dims: Dims, logn: LogN, moved: bool) -> None:
+def check_keys(dims: Dims, logn: LogNMode, moved: bool) -> None:
     check_pairs(dims)
     refuse_where(
         (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims
 from pe_lab.pe.functional import unit_factors
-from pe_lab.pe.rope import Drop, Fraction, LogN, Pairing, RoPE, Scale, stretch_factor
+from pe_lab.pe.rope import Drop, Fraction, LogNMode, Pairing, RoPE, Scale, stretch_factor
 
 
 class StretchedRoPE(RoPE):
@@ -27,7 +27,7 @@ class StretchedRoPE(RoPE):
         base: PositiveFloat,
         pairing: Pairing,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
         fraction: Fraction,
         drop: Drop | None,
@@ -78,7 +78,7 @@ class NTKOld(StretchedRoPE):
         pairing: Pairing,
         variant: Literal[9675, 9706],
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         power = base_power(dims)
@@ -115,7 +115,7 @@ class NTKFixed(StretchedRoPE):
         base: PositiveFloat,
         pairing: Pairing,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, k, logn, logn_clip, 1, None)
@@ -147,7 +147,7 @@ class NTKMixed(StretchedRoPE):
         pairing: Pairing,
         b: PositiveFloat,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, k, logn, logn_clip, 1, None)
@@ -186,7 +186,7 @@ class YaRN(StretchedRoPE):
         fast: PositiveFloat,
         temperature: bool,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, k, logn, logn_clip, 1, None)
@@ -253,7 +253,7 @@ class DynamicNTK(RoPE):
         pairing: Pairing,
         factor: Scale,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
     ) -> None:
         super().__init__(dims, base, pairing, logn, logn_clip)
@@ -301,7 +301,7 @@ class LongRoPE(StretchedRoPE):
         long: list[PositiveFloat] | None,
         attention_factor: PositiveFloat | None,
         k: Scale | None,
-        logn: LogN,
+        logn: LogNMode,
         logn_clip: bool | None,
         fraction: Fraction,
     ) -> None:

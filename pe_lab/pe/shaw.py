@@ -5,7 +5,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import distances, pick
+from pe_lab.pe.functional import distances, pick_rows
 
 
 class Shaw(PositionalEncoding):
@@ -40,7 +40,7 @@ class Shaw(PositionalEncoding):
     ) -> Tensor:
         q_BHTD = q_BHTD / math.sqrt(q_BHTD.shape[-1])
         row_BTS = self._rows(inputs.pos_q_BT, inputs.pos_k_BS)
-        return content_BHTS + pick(q_BHTD @ self.key_table.T, row_BTS)
+        return content_BHTS + pick_rows(q_BHTD @ self.key_table.T, row_BTS)
 
     def values(self, weights_BHTS: Tensor, inputs: AttentionInputs) -> Tensor | None:
         if self.value_table is None:

@@ -6,7 +6,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from pe_lab.pe.base import AttentionInputs, Dims, PositionalEncoding
-from pe_lab.pe.functional import distances, frequencies, pick, span
+from pe_lab.pe.functional import distances, frequencies, pick_rows, span
 
 
 class TransformerXL(PositionalEncoding):
@@ -56,4 +56,4 @@ class TransformerXL(PositionalEncoding):
         key_HRD = self.keys(span(inputs.pos_k_BS))
         score_BHTR = ((q_BHTD + self.biases["v"]) * scale) @ key_HRD.transpose(-1, -2)
         sought_BH1S: Tensor = (self.biases["u"] * scale) @ k_BHSD.transpose(-1, -2)
-        return content_BHTS + pick(score_BHTR, row_BTS) + sought_BH1S
+        return content_BHTS + pick_rows(score_BHTR, row_BTS) + sought_BH1S

@@ -189,7 +189,7 @@ def selected_splits(
 
 
 def _threshold(task: str, split: str, metric: str, limit: float | None) -> float | None:
-    """Return that of an error on a split; a mean over splits, and other metrics, have none."""
+    """Return the threshold of an error on a split; None for a mean and other metrics."""
     if split == OOD or metric not in RATED:
         return None
     return threshold(task, split) if limit is None and metric != "error_seq" else limit

@@ -39,7 +39,7 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
             return word
         operator = _OPERATOR.match(where, match.end())
         if operator is None:
-            return "'{}'".format(re.sub('"|(?<=,) ', "", word)) if is_text else _number(word)
+            return "'{}'".format(re.sub('"|(?<=,) ', "", word)) if is_text else _number(word, where)
         name = column_of(word, frame.columns)
         if name is None:
             raise UsageError(f"where={where!r}: {unknown(word, frame.columns)}")
@@ -61,12 +61,12 @@ def filter_where(frame: pl.DataFrame, where: str) -> pl.DataFrame:
         raise UsageError(f"where={where!r} is no condition ({reason(error)})") from None
 
 
-def _number(word: str) -> str:
-    """Return a number as SQL writes it, without an exponent; another word as it is."""
+def _number(word: str, where: str) -> str:
+    """Return a number as SQL writes it, without an exponent."""
     try:
         return f"{Decimal(word):f}"
     except InvalidOperation:
-        return f"'{word}'"
+        raise UsageError(f"where={where!r}: {word} is compared with numbers, but is none") from None
 
 
 def filter_key(

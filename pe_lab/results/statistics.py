@@ -8,7 +8,7 @@ import polars as pl
 
 from pe_lab.core.metrics import wilson
 
-# Of a corrected p-value, up to which two differ significantly.
+# Two differ significantly if the corrected p-value is at most this.
 LEVEL = 0.05
 
 

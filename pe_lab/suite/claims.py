@@ -2,12 +2,11 @@
 written before the runs. docs/suite.md shows such a file."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import polars as pl
-from pydantic import ConfigDict, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from pe_lab.core.errors import UsageError, check_known
@@ -46,11 +45,13 @@ class Claim:
 
     hypothesis: str
     encodings: Annotated[tuple[str, ...], Field(min_length=2)]
-    tasks: Annotated[dict[str, dict[str, float]], Field(min_length=1)]
+    tasks: Annotated[
+        dict[str, Annotated[dict[str, float], Field(min_length=1)]], Field(min_length=1)
+    ]
     seeds: Annotated[tuple[int, ...], Field(min_length=2)]
     test: Literal["fisher"] = "fisher"
     level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    written: str | None = None
+    written: AwareDatetime | None = None
     git_revision: str | None = None
     digest: str | None = None
 
@@ -138,7 +139,7 @@ def _why_exploratory(claim: Claim, rows: pl.DataFrame) -> str | None:
     """Return why a claim does not count as preregistered, None if it does."""
     if claim.written is None:
         return "it does not say when it was written"
-    written = datetime.fromisoformat(claim.written).timestamp()
+    written = claim.written.timestamp()
     early = rows.filter(claim.runs(), pl.col("started").fill_null(0.0) < written)
     runs = early["run_id"].unique().sort()
     return f"{len(runs)} of its runs began before it was written: {runs[0]}" if len(runs) else None

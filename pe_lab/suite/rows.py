@@ -86,7 +86,11 @@ def describe_unfinished(suite: Suite) -> list[str]:
 
 
 def write_parquet(rows: pl.DataFrame, path: Path) -> None:
-    """Write rows as parquet, the same rows always as the same bytes."""
+    """Write rows as parquet, the same rows always as the same bytes.
+
+    Raises:
+        MachineError: the file cannot be written.
+    """
     content = BytesIO()
     rows.write_parquet(content, compression="zstd", statistics=False)
     write_output(path, content.getvalue())

@@ -23,18 +23,18 @@ from pe_lab.experiment.run import find_folder
 from pe_lab.results.format import Table
 from pe_lab.results.table import runs_of, task_digest
 from pe_lab.suite.rows import read_shipped, rows_of
-from pe_lab.suite.scores import BASELINE, choose_rates, next_tuning, tuning_of, unite
+from pe_lab.suite.scores import BASELINE, choose_rates, collect_tuning, next_tuning, unite
 from pe_lab.suite.suite import LONGER, MORE_SEEDS, PHASES, SCORE, TUNING, Suite
 from pe_lab.sweeps.jobs import Job, Outcome
 from pe_lab.sweeps.sweep import Sweep
-from pe_lab.train.plan import Plan, plan
+from pe_lab.train.plan import Plan, make_plan
 from pe_lab.train.trainer import seconds_a_step
 
 ENDED = ("finished", "finished before")
 
 
 @dataclass(frozen=True)
-class Step:
+class Stage:
     """Some entries on a task in a phase.
 
     Args:
@@ -51,15 +51,15 @@ class Step:
     seeds: int | None = None
 
 
-def select_steps(
+def select_stages(
     suite: Suite,
     tasks: Sequence[str] = (),
     entries: Sequence[str] = (),
     columns: Sequence[str] = (),
     phases: Sequence[str] = (),
     parts: Sequence[str] = (),
-) -> list[Step]:
-    """Return the steps of a suite of what is named; an empty list names all.
+) -> list[Stage]:
+    """Return the stages of a suite of what is named; an empty list names all.
 
     Args:
         entries: ``cope`` for all columns, ``cope+conv`` for one.
@@ -71,7 +71,7 @@ def select_steps(
     check_known("columns={}", columns, suite.columns)
     check_known("phases={}", phases, PHASES)
     check_known("part={}", parts, [number for number, _ in suite.groups])
-    steps = []
+    stages = []
     for at, (number, group) in enumerate(suite.groups):
         own = [suite.split(entry)[0] for entry in entries] if group.yours else []
         bases = dict.fromkeys([*group.entries, *(e for e in own if e not in suite.entries)])
@@ -85,14 +85,14 @@ def select_steps(
         named_phases = [phase for phase in phases if {*group.phases} == {TUNING, SCORE}]
         of_phases = [phase for phase in PHASES if phase in (named_phases or group.phases)]
         wanted = (not parts or number in parts) and (not phases or {*of_phases} <= {*phases})
-        steps += [
-            Step(at, number, task, phase, chosen, group.seeds)
+        stages += [
+            Stage(at, number, task, phase, chosen, group.seeds)
             for task, phase in product(group.tasks, of_phases)
             if wanted and chosen and (not tasks or task in tasks)
         ]
-    if not steps:
+    if not stages:
         raise UsageError(f"suite {suite.name}: no part has these tasks, entries and columns")
-    return steps
+    return stages
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,18 @@ class Known:
         """Take these as the rows of ``runs_dir``."""
         shipped = self.shipped if self.use_shipped else self.shipped.clear()
         self.own, rows = own, unite(shipped, own)
-        self.tuning = tuning_of(rows, self.suite.protocol)
+        self.tuning = collect_tuning(rows, self.suite.protocol)
         tuned = choose_rates(rows, self.suite).filter(rates=len(self.suite.protocol.rates))
         rates = tuned.drop_nulls("chosen").select("task", "entry", "chosen").iter_rows()
         self.rates = {(task, entry): lr for task, entry, lr in rates}
         known = rows.select([*SuiteRun.__annotations__]).unique()
         self.done = {SuiteRun(*row) for row in known.iter_rows()}
 
-    def wanted(self, step: Step, entry: str, lr: float) -> list[SuiteRun]:
-        """Return the runs of a step after tuning, at this rate."""
-        protocol, task, phase = self.suite.protocol, step.task, step.phase
+    def wanted(self, stage: Stage, entry: str, lr: float) -> list[SuiteRun]:
+        """Return the runs of a stage after tuning, at this rate."""
+        protocol, task, phase = self.suite.protocol, stage.task, stage.phase
         base, steps = self.suite.split(entry)[0], self.suite.steps(task, entry)
-        seeds = range(step.seeds or protocol.seeds)
+        seeds = range(stage.seeds or protocol.seeds)
         times: tuple[int, ...] = (1,)
         if phase in (MORE_SEEDS, LONGER):
             if base in self.suite.entries and base not in protocol.more_seeds_for:
@@ -156,22 +156,22 @@ class Known:
             for n, seed in product(times, seeds)
         ]
 
-    def missing(self, step: Step, entry: str) -> list[SuiteRun]:
-        """Return the runs of a step that can be trained now; none before a rate is chosen, and of
+    def missing(self, stage: Stage, entry: str) -> list[SuiteRun]:
+        """Return the runs of a stage that can be trained now; none before a rate is chosen, and of
         tuning those of the next round."""
-        pair, runs = (step.task, entry), list[SuiteRun]()
-        if step.phase == TUNING:
-            tuning = next_tuning(self.suite, step.task, self.tuning.get(pair, {}))
+        pair, runs = (stage.task, entry), list[SuiteRun]()
+        if stage.phase == TUNING:
+            tuning = next_tuning(self.suite, stage.task, self.tuning.get(pair, {}))
             runs = [
                 SuiteRun(*pair, TUNING, lr, seed, self.suite.steps(*pair)) for lr, seed in tuning
             ]
         elif pair in self.rates:
-            runs = self.wanted(step, entry, self.rates[pair])
+            runs = self.wanted(stage, entry, self.rates[pair])
         return [run for run in runs if run not in self.done and run not in self.begun]
 
-    def next_runs(self, step: Step) -> list[SuiteRun]:
-        """Return what is missing of a step now, seed by seed over all entries."""
-        runs = [run for entry in step.entries for run in self.missing(step, entry)]
+    def next_runs(self, stage: Stage) -> list[SuiteRun]:
+        """Return what is missing of a stage now, seed by seed over all entries."""
+        runs = [run for entry in stage.entries for run in self.missing(stage, entry)]
         return sorted(runs, key=lambda run: run.seed)
 
     @cached_property
@@ -196,14 +196,14 @@ class Known:
         times = self.suite.columns[column].cost * self.relative.get((task, base), 1.0)
         return steps * self._seconds.get((task, entry), times * rope)
 
-    def cost_table(self, steps: Sequence[Step]) -> Table:
-        """Return a row for each step: how many runs it has, how many of them are missing, and what
+    def cost_table(self, stages: Sequence[Stage]) -> Table:
+        """Return a row for each stage: how many runs it has, how many of them are missing, and what
         these cost. A search is counted with the runs that it needs on average."""
         rows = []
-        for step in steps:
-            counts = [self._counts(step, entry) for entry in step.entries]
+        for stage in stages:
+            counts = [self._counts(stage, entry) for entry in stage.entries]
             runs, missing, hours = (sum(column) for column in zip(*counts, strict=True))
-            rows.append((step.part, step.task, step.phase, round(runs), round(missing), hours))
+            rows.append((stage.part, stage.task, stage.phase, round(runs), round(missing), hours))
         names = ["part", "task", "phase", "runs", "missing", "core_hours"]
         frame = pl.DataFrame(rows, names, orient="row")
         total = frame.select("runs", "missing", "core_hours").sum()
@@ -214,18 +214,18 @@ class Known:
         title = f"suite {self.suite.name} ({self.suite.digest})"
         return Table(pl.concat([frame, total], how="diagonal"), formats, title)
 
-    def _counts(self, step: Step, entry: str) -> tuple[float, float, float]:
+    def _counts(self, stage: Stage, entry: str) -> tuple[float, float, float]:
         """Return how many runs an entry has, how many are missing, and their core-hours."""
-        left, pair = float(len(self.missing(step, entry))), (step.task, entry)
-        if step.phase == TUNING:
+        left, pair = float(len(self.missing(stage, entry))), (stage.task, entry)
+        if stage.phase == TUNING:
             runs = float(sum(map(len, self.tuning.get(pair, {}).values())))
             search = self.suite.protocol.search
             left = max(left, search.runs - runs) if left and search is not None else left
             runs += left
         else:
-            runs = float(len(self.wanted(step, entry, 0.0)))
+            runs = float(len(self.wanted(stage, entry, 0.0)))
             left = left if pair in self.rates else runs
-        times = self.suite.protocol.longer[0] if step.phase == LONGER else 1
+        times = self.suite.protocol.longer[0] if stage.phase == LONGER else 1
         return runs, left, left * times * self.seconds(*pair) / 3600
 
 
@@ -248,10 +248,10 @@ class SuiteTrainer:
     _plans: dict[tuple[str, str], Plan | None] = field(default_factory=dict, init=False)
     _sweep: Sweep | None = field(default=None, init=False)
 
-    def time_entries(self, steps: Sequence[Step]) -> None:
+    def time_entries(self, stages: Sequence[Stage]) -> None:
         """Time some training steps of each missing entry that is not the suite's, and of rope."""
         pairs = dict.fromkeys(
-            (s.task, e) for s in steps for e in s.entries if self.known.missing(s, e)
+            (s.task, e) for s in stages for e in s.entries if self.known.missing(s, e)
         )
         own = dict.fromkeys((task, self.suite.split(entry)[0]) for task, entry in pairs)
         with composing(self.line.config_dir) as composer:
@@ -261,16 +261,16 @@ class SuiteTrainer:
                 if len(seconds) == 2:
                     self.known.relative[task, entry] = seconds[0] / seconds[1]
 
-    def compose(self, steps: Sequence[Step]) -> None:
+    def compose(self, stages: Sequence[Stage]) -> None:
         """Compose each pair of task and entry that lacks a run, and the launcher.
 
         Raises:
             UsageError: a task is not the one that the suite has, or the launcher is wrong.
         """
-        runs = [run for step in steps for run in self.known.next_runs(step)]
-        untuned = {(step.task, entry) for step in steps for entry in step.entries}
+        runs = [run for stage in stages for run in self.known.next_runs(stage)]
+        untuned = {(stage.task, entry) for stage in stages for entry in stage.entries}
         untuned -= self.known.rates.keys()
-        if untuned and TUNING not in (step.phase for step in steps):
+        if untuned and TUNING not in (stage.phase for stage in stages):
             task, entry = min(untuned)
             raise UsageError(f"{entry} on {task} has no tuned rate: give phases=tuning,score")
         pairs = dict.fromkeys((run.task, run.entry) for run in runs)
@@ -288,7 +288,7 @@ class SuiteTrainer:
         """Return the plan of an entry's runs on a task; None if it refuses the task."""
         config = check_composed(composer.job(self._words(task, entry)))
         try:
-            planned = plan(config)
+            planned = make_plan(config)
         except UsageError as error:
             self.refused[task, entry] = str(error)
             return None
@@ -301,7 +301,7 @@ class SuiteTrainer:
             )
         return planned
 
-    def train(self, steps: Sequence[Step]) -> None:
+    def train(self, stages: Sequence[Stage]) -> None:
         """Train all missing runs, the cheapest task of each part first.
 
         Raises:
@@ -310,20 +310,20 @@ class SuiteTrainer:
         """
         if self._sweep is None:
             return
-        for step in sorted(steps, key=lambda step: (step.group, self._cost(step))):
-            self._train_step(step, self._sweep)
+        for stage in sorted(stages, key=lambda stage: (stage.group, self._cost(stage))):
+            self._train_stage(stage, self._sweep)
         refused = (f"not run: {t} {entry}: {why}" for (t, entry), why in self.refused.items())
         for line in (*self.failed, *refused):
             console().print(line, soft_wrap=True)
         if self.failed:
             raise PeLabError(f"{counted(len(self.failed), 'run')} not finished: repeat the command")
 
-    def _cost(self, step: Step) -> float:
-        return sum(self.known.seconds(step.task, entry) for entry in step.entries)
+    def _cost(self, stage: Stage) -> float:
+        return sum(self.known.seconds(stage.task, entry) for entry in stage.entries)
 
-    def _train_step(self, step: Step, sweep: Sweep) -> None:
+    def _train_stage(self, stage: Stage, sweep: Sweep) -> None:
         # What a round of tuning measures decides which runs the next one has.
-        while runs := self.known.next_runs(step):
+        while runs := self.known.next_runs(stage):
             began, jobs = time.monotonic(), self._jobs(runs)
             try:
                 if missing := [job for job in jobs if not job.finished]:
@@ -334,7 +334,7 @@ class SuiteTrainer:
                     states = Counter(outcome.state for outcome in outcomes.values())
                     said = ", ".join(f"{n} {state}" for state, n in states.items())
                     minutes = (time.monotonic() - began) / 60
-                    console().print(f"{step.task}, {step.phase}: {said}, {minutes:.1f} min")
+                    console().print(f"{stage.task}, {stage.phase}: {said}, {minutes:.1f} min")
                 self._record(runs, jobs, outcomes)
 
     def _record(

@@ -132,7 +132,7 @@ def _is_near(run: Measured, best: Measured, search: Search) -> bool:
     )
 
 
-def tuning_of(
+def collect_tuning(
     rows: pl.DataFrame, protocol: Protocol
 ) -> dict[tuple[str, str], dict[float, dict[int, Measured]]]:
     """Return (task, entry) -> what its tuning runs measured in domain."""
@@ -152,7 +152,7 @@ def choose_rates(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
     failed), and how many ``rates`` were tried on all tuning seeds or ruled out by the search: all
     of the protocol once tuning is over."""
     chosen, protocol = {}, suite.protocol
-    for (task, entry), tuning in tuning_of(rows, protocol).items():
+    for (task, entry), tuning in collect_tuning(rows, protocol).items():
         tried = len(protocol.rates)
         if next_tuning(suite, task, tuning):
             complete = sum(len(runs) == len(protocol.tuning_seeds) for runs in tuning.values())
@@ -264,7 +264,7 @@ def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
 
 
 def fisher(a: tuple[int, int], b: tuple[int, int], alternative: str = "two-sided") -> float:
-    """Return the p-value of Fisher's exact test that k of n seeds are as many on both sides."""
+    """Return the p-value of Fisher's exact test that the rates behind two k of n are equal."""
     # Imported here: it takes a second.
     from scipy.stats import fisher_exact
 

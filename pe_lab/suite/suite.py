@@ -285,6 +285,13 @@ def _load(name: str, file: Path) -> Suite:
     kinds = (Suite, Protocol, Search, SuiteTask, Column, Group)
     keys = [key for kind in kinds for key in kind.__annotations__]
     suite, content = read_checked(file, Suite, keys, "conf/suite/v2.yaml")
+    for task, of_task in suite.tasks.items():
+        if not any(word.startswith("train.steps=") for word in of_task.words):
+            raise UsageError(f"{file}: tasks.{task}.words lacks train.steps=N: add it")
+    for part, group in suite.groups:
+        for kind in ("tasks", "entries", "columns"):
+            words = f"{file}: parts.{part}.{kind}: unknown {{}}"
+            check_known(words, getattr(group, kind), getattr(suite, kind))
     identified = {key: value for key, value in content.items() if key not in UNIDENTIFIED}
     text = json.dumps(identified, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -18,7 +18,7 @@ from pe_lab.experiment.environment import warnings_about
 from pe_lab.experiment.load_run import check_origin
 from pe_lab.experiment.run import find_folder
 from pe_lab.store.run_folder import RunFolder
-from pe_lab.train.plan import Plan, plan
+from pe_lab.train.plan import Plan, make_plan
 
 UNFINISHED = ("failed", "broken", "killed", "interrupted", "running", "not begun")
 """The states of a job that is not finished, in the order of the summary."""
@@ -133,7 +133,7 @@ def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
             shared = tuple(word for word in words if not _SEED.fullmatch(word))
             if shared not in plans:
                 cfg = composer.job(words)
-                made = check_origin(plan(check_composed(cfg)))
+                made = check_origin(make_plan(check_composed(cfg)))
                 warnings |= dict.fromkeys(warnings_about(made))
                 # Weights of thousands of settings would fill the memory.
                 planned = replace(made, encodings=[])

@@ -23,7 +23,7 @@ from pe_lab.core.metrics import IN_DOMAIN, mean_ood, metric_name
 from pe_lab.experiment.run import SweepPlace, run
 from pe_lab.experiment.signals import get_interrupt
 from pe_lab.sweeps.jobs import Job
-from pe_lab.train.plan import plan
+from pe_lab.train.plan import make_plan
 
 HELD_POLL_S = 2.0
 """Seconds between two looks at the runs that other processes do, once nothing else is left."""
@@ -134,7 +134,7 @@ def do_job(job: Job, work: Work, name: str, bases: dict[tuple[str, ...], DictCon
     if job.written_since(work.began):
         # ``force`` has had its effect.
         config = replace(config, force=False)  # type: ignore[type-var]
-    summary = run(plan(config), job.words, SweepPlace(name, work.sweep))
+    summary = run(make_plan(config), job.words, SweepPlace(name, work.sweep))
     if job.folder.status().get("pid") != os.getpid():
         # Another process finished it since this one looked.
         return

@@ -75,7 +75,7 @@ class Adam:
 
 def learning_rate(cfg: TrainConfig, step: int) -> float:
     """Return the learning rate of a step, counted from 0: linear warm-up over ``cfg.warmup`` steps,
-    then ``cfg.schedule``, which would reach zero at step ``cfg.steps``."""
+    then ``cfg.schedule``. Linear and cosine schedules reach zero at step ``cfg.steps``."""
     if step < cfg.warmup:
         return cfg.lr * (step + 1) / cfg.warmup
     progress = (step - cfg.warmup) / max(1, cfg.steps - cfg.warmup)

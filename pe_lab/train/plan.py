@@ -97,7 +97,7 @@ class Plan:
         return model
 
 
-def plan(config: Config) -> Plan:
+def make_plan(config: Config) -> Plan:
     """Check everything that can be checked without training.
 
     Raises:

@@ -115,7 +115,7 @@ class Trainer:
     def save(self) -> None:
         """Writes the checkpoint. If a parameter is not finite, the last good one is kept."""
         if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
-            raise self._not_finite("a parameter")
+            raise self._not_finite("a parameter", self.step)
         cuda = self.device.type == "cuda"
         self.checkpoint_digest = checkpoint.save(
             self.folder.checkpoint,
@@ -177,7 +177,7 @@ class Trainer:
             loss += float(part.detach())
         norm = float(self.optimizer.clip())
         if not math.isfinite(loss) or not math.isfinite(norm):
-            raise self._not_finite(f"the loss ({loss}) or its gradient ({norm})")
+            raise self._not_finite(f"the loss ({loss}) or its gradient ({norm})", self.step + 1)
         self.optimizer.step(learning_rate(self.config, self.step))
         self.step += 1
         self.loss_sum += loss
@@ -237,11 +237,11 @@ class Trainer:
             self.save()
             raise stop
 
-    def _not_finite(self, what: str) -> RunError:
+    def _not_finite(self, what: str, step: int) -> RunError:
         state = "no checkpoint was written yet"
         if self.folder.checkpoint.exists():
             state = f"the last good checkpoint is kept, {self.folder.checkpoint}"
         return RunError(
-            f"{what} is not finite at step {self.step + 1} (train.lr={self.config.lr}, "
-            f"train.clip={self.config.clip}): lower train.lr or train.clip; {state}"
+            f"{what} is not finite at step {step} (train.lr={self.config.lr}, "
+            f"train.clip={self.config.clip}): lower train.lr, or set a lower train.clip; {state}"
         )

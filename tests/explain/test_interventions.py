@@ -118,17 +118,18 @@ def test_far_keys_are_hidden_but_for_the_answer(made, layers):
     assert (found[1][1].numpy() > 0).all(1)[seen].all()
 
 
-def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made):
-    model, questions = made("alibi")
-    draws = []
+@pytest.mark.parametrize("window", [64, 24])
+def test_a_query_sees_as_many_keys_as_in_training_and_those_of_its_answer(made, window):
+    model, questions = made("alibi", words=[f"model.window={window}"])
+    draws, behind = [], questions.place[:, None] - np.arange(questions.held.shape[1])
     for draw in (0, 1):
         make = partial(drop_keys, trained=TRAINED, draw=draw)
         seen = (seen_by(model, questions, make)[1][1] > 0).all(1).numpy()
-        kept = questions.held | np.roll(questions.held, -1, axis=1)
+        kept = (questions.held | np.roll(questions.held, -1, axis=1)) & (behind < window)
         many = (questions.place + 1 > TRAINED) & (kept.sum(1) + 4 <= TRAINED)
         assert many.any()
         assert (seen[many].sum(1) == TRAINED).all()
-        assert seen[questions.held].all()
+        assert seen[questions.held & (behind < window)].all()
         assert all(seen[n, p - 3 : p + 1].all() for n, p in enumerate(questions.place) if p > 2)
         draws.append(seen)
     assert (draws[0] != draws[1]).any()
@@ -213,12 +214,13 @@ def test_the_penalty_of_the_answer_alone_is_lifted_to_its_usual_value(made):
     assert (found > plain + 0.1).any()
 
 
-def test_log_n_scales_only_beyond_the_trained_number_of_keys(made):
-    model, questions = made("none")
+@pytest.mark.parametrize("window", [64, 24])
+def test_log_n_scales_only_beyond_the_trained_number_of_keys(made, window):
+    model, questions = made("none", words=[f"model.window={window}"])
     plain = seen_by(model, questions)[0][0]
     found = seen_by(model, questions, partial(scale_by_log_n, trained=TRAINED))[0][0]
     for n, place in enumerate(questions.place):
-        factor = max(1.0, math.log(place + 1) / math.log(TRAINED))
+        factor = max(1.0, math.log(min(place + 1, window)) / math.log(TRAINED))
         assert torch.allclose(found[n], factor * plain[n], atol=1e-5)
 
 

@@ -171,18 +171,18 @@ def test_the_factor_is_chosen_on_the_half_that_it_is_not_measured_on(monkeypatch
     bench.model, bench.rows = None, []
     everything = np.ones((4, 3), dtype=bool)
     rows = np.array([0, 0, 1, 1])
-    bench.far, bench.near = (
+    bench.on_split, bench.in_domain = (
         Questions(None, None, None, rows, rows, rows, everything, everything, rows)
         for _ in range(2)
     )
-    bench.plain = {bench.far: np.ones(4), bench.near: np.zeros(4)}
+    bench.plain = {bench.on_split: np.ones(4), bench.in_domain: np.zeros(4)}
     monkeypatch.setattr(measuring, "scale_logits", lambda part, factor: factor)
 
     def find_wrong(model, questions, make):
         right = {2.0: 0, 4.0: 1}.get(make(None))
-        if questions is bench.near:
+        if questions is bench.in_domain:
             return np.zeros(4)
-        return np.ones(4) if right is None else (bench.far.row != right).astype(float)
+        return np.ones(4) if right is None else (bench.on_split.row != right).astype(float)
 
     monkeypatch.setattr(measuring, "find_wrong", find_wrong)
     bench._temperature()
