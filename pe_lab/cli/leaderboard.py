@@ -150,7 +150,7 @@ def write_page(to: Path, scores: Scores, *of_page: Any) -> None:
         write_output(to, leaderboard_page(scores, *of_page).encode())
     else:
         write_output(to, draw_lengths(scores, to.suffix[1:]))
-    print(f"wrote {to}")
+    print(f"written to {to}")
 
 
 def print_scores(
