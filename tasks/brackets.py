@@ -109,8 +109,13 @@ class Brackets(Task):
         return self.length - 1
 
     def at_length(self, length: int) -> Self:
-        if length < 4:
-            raise ValueError(f"a length of {length} is too short for brackets: give at least 4")
+        gap = -1 if self.beyond_gap is None else self.beyond_gap
+        shortest = max(4, (gap + 3) // 2 * 2 - 1)
+        if length < shortest:
+            raise ValueError(
+                f"a length of {length} is too short for brackets, task.beyond_gap="
+                f"{self.beyond_gap}: give at least {shortest}"
+            )
         return replace(self, length=length + 1, splits={})
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:

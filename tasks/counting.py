@@ -32,7 +32,8 @@ class Counting(Task):
     is drawn again whole. Then one of the set variables is printed. Scored: its value.
 
     Vocabulary: <pad>, the words, the variables, 0 to 10. A program of more than max_tokens tokens,
-    answer included, is cut on the left (null: never); a shorter one is padded on the right.
+    answer included, is cut on the left (null: never), also where it cuts off the setting of what is
+    printed; a shorter one is padded on the right.
 
     Splits: longer and shorter change pass_weight, so the distance between operations that matter;
     long_x2 doubles the operations. Metric: share of wrong values.
@@ -110,11 +111,12 @@ class Counting(Task):
         grows = named & (behind == number["++;"]) & (index > begins[:, None])
         held: Bools = grows | np.roll(grows, 1, axis=1)
         since = index - begins[:, None]
-        held |= (since >= 0) & (since < MOST_WORDS) & sets.any(axis=1)[:, None]
-        return held
+        held |= (since >= 0) & (since < MOST_WORDS)
+        # What ``max_tokens`` cut off holds nothing.
+        return held & sets.any(axis=1)[:, None]
 
-    def answer_from(self, words: list[str]) -> str:
-        return str(words.count("++;"))
+    def answer_from(self, words: list[str]) -> str | None:
+        return str(words.count("++;")) if words else None
 
     def _lengths(self, rng: np.random.Generator, n: int) -> tuple[Ints, Ints]:
         """Operations of each program, and which of them is its first set.

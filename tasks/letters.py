@@ -99,7 +99,7 @@ class Letters(Task):
             held[ends] = index == separator[ends, None]
         return held
 
-    def answer_from(self, words: list[str]) -> str:
+    def answer_from(self, words: list[str]) -> str | None:
         return "<eos>" if words == ["|"] else super().answer_from(words)
 
     @abstractmethod

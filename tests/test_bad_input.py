@@ -120,9 +120,10 @@ WRONG = [
     ("leaderboard figure=lengths", "give a new FILE.pdf"),
     ("leaderboard figure=lengths to=x.html", "give a new FILE.pdf"),
     ("leaderboard to=none/x.html", "in a folder"),
-    ("leaderboard claims=true to=x.html", "leave to, task, pe and view out"),
-    ("leaderboard claims=true task=recall", "leave to, task, pe and view out"),
-    ("leaderboard figure=lengths task=recall to=x.svg", "leave task, pe and view out"),
+    ("leaderboard claims=true to=x.html", "leave to out beside claims"),
+    ("leaderboard claims=true task=recall thresholds=2", "leave task, thresholds out"),
+    ("leaderboard figure=lengths task=recall to=x.svg", "leave task out beside figure"),
+    ("leaderboard task=recall pe=cope to=x.parquet", "leave task, pe out beside parquet"),
     ("leaderboard suite=quick claims=true", "there is no quick.claims.yaml; claims=FILE.yaml"),
     ("suite v0", "unknown suite v0: choose from hybrids, quick, v2"),
     ("suite", "suite needs the name of a suite"),
@@ -135,6 +136,9 @@ WRONG = [
     ("check pe=cope pe.npso=3", "did you mean pe.npos?"),
     ("check pe=cope,rope pe.base=3", "pe.base"),
     ("check pe=cope trian.steps=3", "trian.steps"),
+    ("check pe=cope model.n_heads=3", "keys of model have no part in it"),
+    ("eval run=flipflop/rope/seed0 k=4", "pe="),
+    ("compare runs_dir=nowhere a=cope b=rope", "nowhere"),
     ("check task=copi", "did you mean copy?"),
     ("check --config-dir none", "none"),
     ("check --config-dir .", ""),
@@ -201,8 +205,7 @@ def test_every_line_of_the_aliases_is_a_model(line: str, monkeypatch: pytest.Mon
     made = make_plan(job)
     data = made.task.sample(generator(0), 2)
     pos = made.positions.of_batch(generator(1), data, training=True)
-    hidden = made.model()(torch.from_numpy(data.tokens), torch.from_numpy(pos))
-    assert hidden.isfinite().all()
+    assert made.model()(torch.from_numpy(data.tokens), torch.from_numpy(pos)).isfinite().all()
 
 
 def test_glob_is_a_list_of_files() -> None:
@@ -245,8 +248,7 @@ def test_null_stands_for_a_value_that_makes_the_same_run(words: list[str]) -> No
 def test_the_configuration_is_validated_to_itself() -> None:
     config = planned("pe=combined", "pe.parts=[cope,{pe: rope, base: 500}]", "seed.init=1").config
     values = to_dict(config)
-    again = check(values, values.pop("names"))
-    assert to_dict(again) == to_dict(config)
+    assert to_dict(check(values, values.pop("names"))) == to_dict(config)
     assert config.pe["parts"][1]["base"] == 500.0
     assert isinstance(config.pe["parts"][1]["base"], float)
 

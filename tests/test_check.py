@@ -255,8 +255,7 @@ def test_one_that_keeps_it_passes(here: Here) -> None:
     ended = here("check", "pe=alibi")
     assert (ended.status, ended.err) == (0, "")
     assert failed(ended.out) == {}
-    rows = [line.split("  ")[0] for line in ended.out.splitlines()[2:]]
-    assert rows.count("pass") == 12
+    assert [line.split("  ")[0] for line in ended.out.splitlines()[2:]].count("pass") == 12
 
 
 def test_several_in_a_line_each(here: Here, mine: Path) -> None:

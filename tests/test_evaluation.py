@@ -134,8 +134,7 @@ def test_keys_are_kept_given_and_taken_from_the_yaml(run: Run) -> None:
     assert (replaced["base"], replaced["pairing"]) == (10000, "interleaved")
     keys = ("base", "pairing", "window", "logn")
     assert [from_yaml[key] for key in keys] == [500, "half", 8, "none"]
-    frame = evaluate([path], [words], lengths=[48])
-    assert len({round(loss, 9) for loss in frame["loss"]}) == 3
+    assert len({round(loss, 9) for loss in evaluate([path], [words], lengths=[48])["loss"]}) == 3
 
 
 @pytest.mark.parametrize("drawn", [None, "randomized", "offset"])
@@ -261,8 +260,7 @@ def test_batches_are_halved_when_memory_runs_out(
     assert halved["error"].to_list() == whole["error"].to_list()
     # 32 sequences of 15 tokens, in each of two cells.
     assert tried == 2 * [32 * 15, 16 * 15, 8 * 15]
-    said = [record.getMessage() for record in caplog.records if record.name == "pe_lab"]
-    assert len(said) == 4
+    assert len([record.getMessage() for record in caplog.records if record.name == "pe_lab"]) == 4
     # Other errors are not taken for memory.
     other = out_of_memory_beyond(0, RuntimeError("mat1 and mat2 do not fit"), monkeypatch)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
@@ -303,8 +301,7 @@ def test_what_was_measured_is_not_measured_again(run: Run, monkeypatch: pytest.M
     assert again["earlier"].to_list() == [True, False, True, False, False, False]
     kept = (path / NAME).read_bytes()
     monkeypatch.delattr(Evaluator, "answers")
-    same = evaluate([path], ["pi"], lengths=[16, 32])
-    assert same.drop("earlier").equals(first.drop("earlier"))
+    assert evaluate([path], ["pi"], lengths=[16, 32]).drop("earlier").equals(first.drop("earlier"))
     assert (path / NAME).read_bytes() == kept
     # Other settings are other numbers.
     for words in ({"force": True}, {"sequences": 16}, {"k": 3.0}):

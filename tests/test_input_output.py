@@ -74,10 +74,7 @@ def test_equals_the_formula_in_value_and_gradient(
 @pytest.mark.parametrize(
     ("build", "pe"),
     [
-        *(
-            (encoder_decoder, pe)
-            for pe in ("none", "learned", "conv", "rope", "t5", "fire", "xpos")
-        ),
+        *((encoder_decoder, pe) for pe in ("none", "learned", "conv", "rope", "t5", "fire")),
         *((seq2seq, pe) for pe in ("none", "learned", "conv", "recurrent", "complex_order")),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,18 @@ def test_every_encoding_is_inspected(name: str, fake: Fake) -> None:
         assert all(m.shape == (31, 31) and np.isfinite(m).all() for m in head.maps.values())
     printed = "\n".join(text.plain for text in lines(inspection, inspection.heads[0], None))
     assert "attention" in printed
+
+
+def test_means_of_tokens_are_of_the_keys_in_the_window(fake: Fake) -> None:
+    model = {**section("transformer", "model"), "window": 3}
+    inspection = inspect_run(fake(pe=section("cope"), model=model))
+    head, means = inspection.heads[0], defaultdict(list)
+    for row in inspection.scored_rows:
+        for key in range(max(0, inspection.queries[row] - 2), inspection.queries[row] + 1):
+            means[inspection.tokens[key]].append(head.maps["gate"][row, key])
+    assert inspection.token_means(head, "gate") == {
+        token: pytest.approx(np.mean(values)) for token, values in means.items()
+    }
 
 
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))

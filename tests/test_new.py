@@ -67,8 +67,7 @@ def test_a_task_and_a_model_are_checked_and_trained(
     succeeded(here("check", "--config-dir", "mine", f"{kind}={name}"))
     rest = [word for word in tiny("train.steps=3") if not word.startswith(f"{kind}")]
     succeeded(here("--config-dir", "mine", *rest, f"{kind}={name}", *also))
-    names = summary(the_run(tmp_path / "runs"))["names"]
-    assert names[kind] == name
+    assert summary(the_run(tmp_path / "runs"))["names"][kind] == name
 
 
 def test_a_new_task_reads_the_files_that_show_writes(here: Here) -> None:

@@ -220,8 +220,7 @@ def test_the_layers_of_a_released_hybrid_are_those_of_its_config(name: str) -> N
     rotated = config.rope_parameters
     assert job.pe["fraction"] == rotated["partial_rotary_factor"]
     assert job.pe["base"] == rotated["rope_theta"]
-    wider = config.linear_num_value_heads / config.linear_num_key_heads
-    assert wider == GatedDelta.expansion
+    assert (config.linear_num_value_heads / config.linear_num_key_heads) == GatedDelta.expansion
     assert job.model["mixers"]["short_conv"] == config.linear_conv_kernel_dim
 
 

@@ -64,8 +64,7 @@ def test_rows_whose_settings_differ_and_charts_of_one_panel_say_so(here: Here) -
         made("rope", seed, errors={"in_domain": 0.0, "sparse": 0.0}, **{"model.d_model": 32})
         made("none", seed, errors={"in_domain": 0.0, "sparse": 0.0})
         made("rope", seed, task="copy", errors={"in_domain": 0.0, "far": 0.0}, **{"train.lr": 9})
-    rows = overview_of(sections()).frame["encoding"]
-    assert set(rows) == {"none", "rope", "rope d_model=32"}
+    assert set(overview_of(sections()).frame["encoding"]) == {"none", "rope", "rope d_model=32"}
     copy, flipflop = sections()
     assert all("Setting: the defaults of the task." in chart.note for chart in flipflop.charts)
     assert ["facet" in chart.spec for chart in flipflop.charts] == [False, True, True]
@@ -75,10 +74,16 @@ def test_rows_whose_settings_differ_and_charts_of_one_panel_say_so(here: Here) -
     assert "The mean of far:" in copy.charts[-1].note
 
 
-def test_one_seed_has_no_rate(here: Here) -> None:
-    made("one", errors={"in_domain": 0.125, "sparse": 0.5})
-    (section,) = sections()
-    assert "one seed" in sentence_of(section.table)
+def test_a_rate_is_of_the_seeds_of_the_best_that_are_measured_everywhere(here: Here) -> None:
+    made("one", errors={"in_domain": 0.125, "sparse": 0.0, "dense": 0.0})
+    assert "one seed" in sentence_of(sections()[0].table)
+    for seed in range(4):
+        made("partly", seed, errors={"in_domain": 0.0, "sparse": 0.0, "dense": None})
+        made("fails", seed, errors={"in_domain": 0.0, "sparse": 0.5, "dense": 0.0})
+    assert "fails, 50 % of 4 seeds" in sentence_of(sections()[0].table)
+    for seed in (0, 1):
+        made("two", seed, errors={"in_domain": 0.0, "sparse": 0.0, "dense": 0.0})
+    assert "domain: two, 100 % of 2 seeds" in sentence_of(sections()[0].table)
 
 
 def test_unfinished_runs_and_settings_are_listed(page: Page) -> None:
@@ -116,8 +121,7 @@ def test_a_page_of_others_is_never_overwritten(here: Here, runs: Path) -> None:
 
 def test_charts_are_files_on_demand(here: Here, runs: Path) -> None:
     succeeded(here("report", f"runs_dir={runs}", "pe=enc_1", "format=svg", "to=charts"))
-    names = {path.name for path in Path("charts").iterdir()}
-    assert "flipflop-Error-by-split.svg" in names
+    assert "flipflop-Error-by-split.svg" in {path.name for path in Path("charts").iterdir()}
     assert all(path.read_text().startswith("<svg") for path in Path("charts").iterdir())
 
 

@@ -182,8 +182,7 @@ def test_the_highest_rates_come_first_then_the_lowest_means(here: Here) -> None:
     rows = table(here)
     assert list(rows) == ["early", "late", "half", "one", "low", "short"]
     assert list(rows["low"]) == ["encoding", "n", "in_domain", "sparse", "dense", "OOD mean"]
-    by_mean = ["half", "one", "low", "early", "late", "short"]
-    assert list(table(here, "sort=ood")) == by_mean
+    assert list(table(here, "sort=ood")) == ["half", "one", "low", "early", "late", "short"]
 
 
 def test_rates_and_medians(here: Here) -> None:
@@ -201,8 +200,7 @@ def test_rates_and_medians(here: Here) -> None:
     content = json.loads(here("results", "format=json", "pe=b").out)["rows"]
     row = next(row for row in content if row["split"] == "sparse")
     names = ("k", "n", "median", "threshold", "values", "best")
-    expected = [2, 3, 0.0, 0.02, [0.0, 0.0, 0.36], False]
-    assert [row[name] for name in names] == expected
+    assert [row[name] for name in names] == [2, 3, 0.0, 0.02, [0.0, 0.0, 0.36], False]
     assert (row["p_generalises"], row["p_low"], row["p_high"]) == (2 / 3, *wilson(2, 3))
     assert (content[-1]["split"], content[-1]["k"]) == ("ood", None)
     loss = json.loads(here("results", "format=json", "metric=loss", "splits=sparse").out)["rows"]

@@ -113,8 +113,7 @@ def test_a_finished_run_is_skipped_and_force_keeps_the_old_one(here: Here) -> No
         assert (aside / "summary.json").exists()
     first = folder.with_name(f"{folder.name}.replaced-1")
     assert {p.name: p.read_bytes() for p in first.iterdir() if p.is_file()} == before
-    same_numbers = (rows(first), summary(first)["metrics"])
-    assert (rows(folder), summary(folder)["metrics"]) == same_numbers
+    assert (rows(folder), summary(folder)["metrics"]) == (rows(first), summary(first)["metrics"])
 
 
 def test_two_processes_cannot_write_one_run(here: Here, tmp_path: Path) -> None:

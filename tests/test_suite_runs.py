@@ -30,8 +30,7 @@ def test_tuning_chooses_the_rate_of_the_score(here: Here, tmp_path: Path) -> Non
     dry = succeeded(here(*line, "dry=true")).out
     assert not (tmp_path / "runs").exists()
     assert re.search(r"all +12 +12", dry), "four rates and two seeds of two entries"
-    out = succeeded(here(*line)).out
-    assert "flipflop, tuning: 8 finished" in out
+    assert "flipflop, tuning: 8 finished" in succeeded(here(*line)).out
     rows = own_rows(tmp_path)
     assert {*rows.filter(phase="score").select("entry", "seed").iter_rows()} == {
         (entry, seed) for entry in ("none", "lstm") for seed in (0, 1)

@@ -75,8 +75,7 @@ def test_two_jobs_that_are_one_run(here: Here, tmp_path: Path) -> None:
 def test_force_runs_every_job_again_once(here: Here, tmp_path: Path) -> None:
     words = ("-m", *tiny("seed=0,1", "train.steps=3"))
     succeeded(here(*words))
-    again = succeeded(here(*words, "force=true"))
-    assert [row[2] for row in table(again.out)] == ["finished"] * 2
+    assert [row[2] for row in table(succeeded(here(*words, "force=true")).out)] == ["finished"] * 2
     names = sorted(path.name.partition("-")[0] + path.suffix for path in folders(tmp_path).values())
     assert names == ["seed0", "seed0.replaced-1", "seed1", "seed1.replaced-1"]
 

@@ -58,8 +58,7 @@ def test_an_offline_run_reads_back(
     metrics = [record["metric"] for record in records(file) if record["type"] == "metric"]
     assert {"name": "step", "options": {"defined": True, "hidden": True}} in metrics
     assert any((m.get("glob_name"), m.get("step_metric")) == ("*", "step") for m in metrics)
-    hidden = {m["name"] for m in metrics if m.get("options", {}).get("hidden")}
-    assert hidden == {"step"}
+    assert {m["name"] for m in metrics if m.get("options", {}).get("hidden")} == {"step"}
 
     items = history(tmp_path)
     assert [item["step"] for item in items] == [10, 20, 20, 30, 30, 30]

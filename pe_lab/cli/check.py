@@ -26,7 +26,7 @@ from pe_lab.check.base import Outcome
 from pe_lab.cli.train import checked
 from pe_lab.core.config_dir import choices
 from pe_lab.core.console import busy, console
-from pe_lab.core.errors import RunError, UsageError
+from pe_lab.core.errors import RunError, UsageError, check_known
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import Table, print_tables
 
@@ -75,6 +75,8 @@ def _checks(
     chosen = {group: names for group, names in named.items() if names is not None}
     every = chosen or _all(line.config_dir)
     pairs = [(group, name) for group, names in every.items() for name in names]
+    for key in keys:
+        check_known(f"check {key}: keys of {{}} have no part in it", [key.partition(".")[0]], every)
     words = [*line.flags, *(f"{key}={value}" for key, value in keys.items())]
     sections = [(g, n, getattr(checked([f"{g}={n}", *words]), g)) for g, n in pairs]
     if hf is not None:

@@ -25,6 +25,7 @@ from pe_lab.core.files import write_output
 from pe_lab.core.options import Line
 from pe_lab.experiment.tracking import call_with_timeout
 from pe_lab.results.groups import named
+from pe_lab.results.query import split_values
 from pe_lab.results.table import GROUPS, selected, splits_of
 
 REQUEST_SECONDS, ONLINE_SECONDS = 10, 30.0
@@ -83,7 +84,7 @@ def _filters(where: str | None, words: Mapping[str, str]) -> dict[str, list[Any]
         if not (key in ("pe", "task", "seed", *GROUPS) or "." in key):
             raise UsageError(f"dashboard {key}: a saved workspace selects by key=value alone")
         name = f"names.{key}" if key in ("pe", *GROUPS) else key
-        filters[name] = [_value(entry) for entry in values.split(",")]
+        filters[name] = [_value(entry) for entry in split_values(values)]
     filters.pop("task", None)
     return filters
 

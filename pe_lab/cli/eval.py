@@ -14,7 +14,8 @@
     pe-lab eval run=.. sequences=200               sequences per split; default: eval.sequences of
                                                    the run
     pe-lab eval run=.. generate=true               also let the model generate the answers
-    pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; as in results
+    pe-lab eval run=.. metric=loss spread=sd       error, error_seq, accuracy, ..; spread as in
+                                                   results
     pe-lab eval run=.. format=csv > FILE.csv       table, csv, json, markdown or latex
 
 Each measurement is recorded at once in evaluations.jsonl of the run's folder and is not repeated
@@ -31,7 +32,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from pe_lab.cli.arguments import refuse_left_out, split_finished
 from pe_lab.core.console import busy
-from pe_lab.core.errors import PeLabError
+from pe_lab.core.errors import PeLabError, UsageError
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.evaluations import (
     check_metric,
@@ -76,6 +77,8 @@ def show(
     from pe_lab.evaluate.evaluate import evaluate
 
     check_metric(metric, generate)
+    if k is not None and pe is None:
+        raise UsageError(f"eval k={k:g}: it is the scale of the encodings of pe=: give them")
     left_out: list[PeLabError] = []
     with busy("evaluating"):
         evaluated = evaluate(

@@ -76,7 +76,9 @@ def lines(inspection: Inspection, head: Head, query: int | None) -> Iterator[Tex
     yield Text(inspection.summary)
     answers = Text("answers")
     for answer in inspection.answers[:MOST_ANSWERS]:
-        wrong = "" if answer.correct else f"{answer.prediction}≠"
+        # Of brackets, a right prediction may be too unsure.
+        unsure = "?" if answer.prediction == answer.target else f"{answer.prediction}≠"
+        wrong = "" if answer.correct else unsure
         answers.append(f" {wrong}{answer.target}", "red" if wrong else "green")
     yield answers
     for one in inspection.heads[:MOST_HEADS]:

@@ -8,8 +8,8 @@
     pe-lab leaderboard claims=true                preregistered claims; claims=FILE.yaml: yours
     pe-lab leaderboard thresholds=0.5             all thresholds halved
     pe-lab leaderboard details=true               also failed runs, machines and revisions
-    pe-lab leaderboard format=csv                 a row for each task, entry and split; also json,
-                                                  markdown, latex
+    pe-lab leaderboard format=csv                 a row for each task, entry and split, or those of
+                                                  view=columns, tuning; also json, markdown, latex
     pe-lab leaderboard to=FILE.html               an interactive page
     pe-lab leaderboard figure=lengths to=FILE.pdf the errors at the greatest length as a picture;
                                                   also svg and png
@@ -66,6 +66,13 @@ from pe_lab.suite.tables import (
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of, with_verdicts
 
 FILES, PICTURES = ("html", "parquet"), ("pdf", "png", "svg")
+# Options that have no part in what is written or tested.
+OF_ALL = {
+    "claims": ("to", "task", "pe", "view", "thresholds"),
+    "figure": ("task", "pe", "view"),
+    "parquet": ("task", "pe", "view", "thresholds"),
+    "html": ("pe", "view"),
+}
 # Characters of a line of the first screen.
 WIDTH = 100
 # The most entries that a cell of the first table names.
@@ -112,8 +119,13 @@ def show(
     if (figure or to) and not (to and fits and (to.suffix != ".parquet" or not to.exists())):
         raise UsageError(f"to={to or ''}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
     by_claim = claims not in ("", "false")
-    if (by_claim or figure) and (task or pe or view != "first" or (by_claim and to)):
-        raise UsageError(f"beside claims or figure leave {'to, ' * by_claim}task, pe and view out")
+    kind = "claims" if by_claim else "figure" if figure else to.suffix[1:] if to else ""
+    given = {
+        **{"to": to, "task": task, "pe": pe},
+        **{"view": view != "first", "thresholds": thresholds != 1},
+    }
+    if unused := [name for name in OF_ALL.get(kind, ()) if given[name]]:
+        raise UsageError(f"leave {', '.join(unused)} out: {kind} is of the whole suite")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(of_yaml, runs_dir, line.config_dir)
     if by_claim:
@@ -187,13 +199,10 @@ def print_scores(
     else:
         tables, notes = [first_table(scores, tasks)], [*describe_first(scores, tasks), *notes]
         notes = [fill(note, WIDTH) for note in notes]
-    print_tables(
-        format,
-        tables,
-        rows,
-        notes,
-        {"suite": scores.suite.version, "thresholds": scores.suite.times},
-    )
+    # What is not the score of cells is exported as it is shown.
+    exported = None if view in ("tuning", "columns") else rows
+    facts = {"suite": scores.suite.version, "thresholds": scores.suite.times}
+    print_tables(format, tables, exported, notes, facts)
 
 
 def first_table(scores: Scores, tasks: Sequence[str]) -> Table:

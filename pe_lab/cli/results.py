@@ -84,8 +84,8 @@ def show(
     shown, rows, notes = list[Table](), pl.DataFrame(), tuning_note(runs)
     finished = runs.filter(pl.col("state") == "finished")
     if len(finished):
-        named_by = [column_of(key, runs.columns) or key for key in by or ()]
-        by, names = named_by or list(SETTING), named(finished)
+        named_by = dict.fromkeys(column_of(key, runs.columns) or key for key in by or ())
+        by, names = [*named_by] or list(SETTING), named(finished)
         groups = grouped(runs, by, metric, splits, threshold, spread == "rates")
         shown = tables(groups, names, Layout(by, metric, spread, sort))
         rows = with_differs(groups, names)

@@ -190,7 +190,7 @@ def draw_sequences(config: Config, task: Task, split: str, n: int | None) -> Bat
         return evaluation_set(task, split, n or usual)
     data = TrainData(task, config.seed, config.train.batch_size)
     if data.finite is not None:
-        whole = data.finite.take(np.arange(len(data.finite)))
+        whole = data.finite.take(np.arange(len(data.finite))[:n])
         return replace(whole, in_order=getattr(data.finite, "in_order", False))
     n = n or TRAINED
     batches = [data.batch(i) for i in range(-(-n // config.train.batch_size))]

@@ -314,9 +314,10 @@ class Task(ABC):
         False. These tokens and their order determine the answer. None: the task does not say."""
         return None
 
-    def answer_from(self, words: list[str]) -> str:
-        """The answer, from the words that hold it, in their order. By default each is the answer;
-        a task with another rule and ``holds_answer`` overrides it."""
+    def answer_from(self, words: list[str]) -> str | None:
+        """The answer, from the words that hold it, in their order; None: they do not determine it.
+        By default each is the answer; a task with another rule and ``holds_answer`` overrides it.
+        """
         return " or ".join(dict.fromkeys(words)) or "none"
 
     def right_answers(self, batch: Batch) -> Iterator[tuple[int, int, str]]:
@@ -328,7 +329,9 @@ class Task(ABC):
             if (held := self.holds_answer(batch, rows, places)) is None:
                 return
             for r, p, at in zip(rows, places, held, strict=True):
-                yield int(r), int(p), self.answer_from(vocab[batch.tokens[r, at]].tolist())
+                right = self.answer_from(vocab[batch.tokens[r, at]].tolist())
+                if right is not None:
+                    yield int(r), int(p), right
 
     def find_wrong_answer(self, batch: Batch) -> str | None:
         """A sentence about the first answer that is not the right one."""

@@ -57,12 +57,14 @@ class Head:
         maps: name -> (queries, T): ``attention`` weights, ``position score`` where the encoding
             changes the logits (see ``layer_maps``), and quantities of the encoding (``gate``
             and ``position`` of CoPE). 0 where a query does not see a key.
+        window: how many keys a query sees, itself and those before it; None: all.
         score: what heads are ranked by, see ``Inspection``.
     """
 
     layer: int
     head: int
     maps: dict[str, Map]
+    window: int | None = None
     score: float = 0.0
 
     @property
@@ -130,14 +132,15 @@ class Inspection:
     def token_means(self, head: Head, name: str) -> dict[str, float]:
         """The mean of a map for each token, over the keys visible to scored queries, highest
         first."""
-        means = self.visible(head.maps[name]).group_by("token").agg(pl.mean("value"))
+        means = self.visible(head, name).group_by("token").agg(pl.mean("value"))
         return dict(means.sort(-pl.col("value"), "token").iter_rows())
 
-    def visible(self, values: Map) -> pl.DataFrame:
+    def visible(self, head: Head, name: str) -> pl.DataFrame:
         """``token`` and ``value`` of a map, for each key visible to a scored query."""
-        rows = self.scored_rows
-        visible = np.arange(len(self.tokens)) <= np.array(self.queries)[rows][:, None]
-        tokens = pl.Series(self.tokens).gather(np.nonzero(visible)[1])
+        rows, last = self.scored_rows, head.window or len(self.tokens)
+        behind = np.array(self.queries)[rows][:, None] - np.arange(len(self.tokens))
+        visible = (behind >= 0) & (behind < last)
+        tokens, values = pl.Series(self.tokens).gather(np.nonzero(visible)[1]), head.maps[name]
         return pl.DataFrame({"token": tokens, "value": values[rows][visible].astype(float)})
 
 
@@ -208,7 +211,8 @@ def inspect_run(
             if name != "position score" or values.any()
         }
         for head in range(logits.shape[1]):
-            heads.append(Head(seen.layer, head, {name: of[head] for name, of in rows.items()}))
+            maps = {name: of[head] for name, of in rows.items()}
+            heads.append(Head(seen.layer, head, maps, seen.inputs.window))
 
     autocast = model.autocast(run.plan.config.train.precision)
     with torch.inference_mode(), apply_intervention(model, Intervention(), collect), autocast:
@@ -225,7 +229,7 @@ def inspect_run(
         heads=heads,
         ranked_by=next((h.default_map for h in heads if h.default_map != "attention"), "attention"),
     )
-    heads = [replace(head, score=_score(found, head.maps)) for head in heads]
+    heads = [replace(head, score=_score(found, head)) for head in heads]
     # Heads whose score is nan come last.
     return replace(found, heads=sorted(heads, key=lambda h: -np.nan_to_num(h.score, nan=-1)))
 
@@ -284,12 +288,12 @@ def _answers(
     return answers
 
 
-def _score(inspection: Inspection, maps: dict[str, Map]) -> float:
+def _score(inspection: Inspection, head: Head) -> float:
     """The head's score, as defined at ``Inspection``; 0 for a head without that map."""
     name = inspection.ranked_by
-    if name not in maps:
+    if name not in head.maps:
         return 0.0
     if name == "attention":
-        return float(maps[name][inspection.scored_rows].max(-1).mean())
-    means = inspection.visible(maps[name]).select(pl.mean("value").over("token"))
+        return float(head.maps[name][inspection.scored_rows].max(-1).mean())
+    means = inspection.visible(head, name).select(pl.mean("value").over("token"))
     return float(means["value"].to_numpy().std())

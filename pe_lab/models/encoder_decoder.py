@@ -103,7 +103,7 @@ def both_ways(encoding: PositionalEncoding) -> bool:
     """Whether an encoding can be used in bidirectional attention: by rotations, or by a bias, which
     keys after the query get with query and key exchanged."""
     inside = encoding.hooks() - {"embed", "block_input"}
-    return encoding.window is None and inside <= {"rotate", "bias"}
+    return encoding.window is None and inside <= {"rotate", "bias"} and not encoding.causal
 
 
 class FullAttention(nn.Module):

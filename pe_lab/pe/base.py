@@ -178,6 +178,8 @@ class PositionalEncoding(WithConstants):
     """How many ids of a token it can read: with more than one, positions may be (B, S, axes)."""
     whole_sequence: bool = False
     """True: a token's encoding depends on the length of the sequence, so there is no key cache."""
+    causal: bool = False
+    """True: it has no values for a key ahead of the query."""
     at_test_time: bool = False
     """True: a change of a trained encoding at test time, not meant for training from scratch."""
 

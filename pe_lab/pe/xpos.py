@@ -33,6 +33,7 @@ class XPos(PositionalEncoding):
     """
 
     shift_invariant = True
+    causal = True
     reads_positions = float
 
     def __init__(

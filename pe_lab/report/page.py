@@ -137,33 +137,37 @@ def _with_verdicts(
 
 
 def ood_rate(row: Mapping[str, Any]) -> float | None:
-    """The success rate of a row of a task's table, averaged over its splits out of domain."""
+    """The success rate of a row of a task's table, averaged over its splits out of domain; None
+    where one of them was not measured."""
     cells = [
         cell
         for split, cell in row.items()
-        if isinstance(cell, dict)
-        and split not in (CELL + IN_DOMAIN, CELL + OOD)
-        and cell["k"] is not None
+        if isinstance(cell, dict) and split not in (CELL + IN_DOMAIN, CELL + OOD)
     ]
-    rates = [cell["k"] / max(cell["most"], 1) for cell in cells]
-    return sum(rates) / len(rates) if rates else None
+    if not cells or any(cell["k"] is None or not cell["n"] for cell in cells):
+        return None
+    return sum(cell["k"] / cell["most"] for cell in cells) / len(cells)
 
 
 def sentence_of(table: Table) -> str:
     """Which rows generalise best, in words."""
     rows = list(table.frame.iter_rows(named=True))
-    rates = [(rate, row) for row in rows if (rate := ood_rate(row)) is not None]
-    several = max((row["n"] for row in rows), default=0)
-    if not rates or several < 2:
+    several = [row for row in rows if row["n"] > 1]
+    rates = [(rate, row) for row in several if (rate := ood_rate(row)) is not None]
+    if not several:
         return f"{len(rows)} settings of one seed: a success rate needs several seeds."
+    if not rates:
+        return "No setting of several seeds is measured on every split out of domain."
     highest = max(rate for rate, _ in rates)
     if highest == 0:
         return "No encoding generalises to a split out of domain."
     first = [_label_of(row) for rate, row in rates if rate == highest]
+    seeds = [row["n"] for rate, row in rates if rate == highest]
+    n = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
     shown = ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
     return (
         f"Highest success rate, averaged over the splits out of domain: {shown}, "
-        f"{100 * highest:.0f} % of {several} seeds."
+        f"{100 * highest:.0f} % of {n} seeds."
     )
 
 
@@ -188,7 +192,7 @@ def overview_of(sections: Sequence[Section]) -> Table:
         "encoding": str,
         **dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %"),
     }
-    note = "The success rate, averaged over the splits out of domain. -: not run."
+    note = "The success rate, averaged over the splits out of domain. -: not run on all of them."
     return Table(frame, formats, "Success rates by encoding and task", (note,))
 
 

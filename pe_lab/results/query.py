@@ -85,7 +85,7 @@ def filter_key(
         raise UsageError(f"{key}={values}: {unknown(key, [*frame.columns, *also])}")
     # In brackets are a list, or several numbers.
     listed = re.sub(r"[\[\]]", "", values) if frame.schema[name].is_numeric() else values
-    words, column = re.findall(r"(?:\[[^\]]*\]|[^\s,\[])+", listed), pl.col(name)
+    words, column = split_values(listed), pl.col(name)
     known = STATES if name == "state" else choices(name)
     if known:
         check_known(f"there is no {name} {{}}", words, {*known, *frame[name].drop_nulls(), "null"})
@@ -102,6 +102,11 @@ def filter_key(
     )
     equal |= column.cast(pl.Float64, strict=False).is_in(numbers).fill_null(value=False)
     return frame.filter(equal.fill_null(pl.lit("null" in words) | UNREADABLE))
+
+
+def split_values(values: str) -> list[str]:
+    """Return the values between commas; those in brackets are one, a list."""
+    return [word.strip() for word in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", values)]
 
 
 def column_of(key: str, columns: Sequence[str]) -> str | None:

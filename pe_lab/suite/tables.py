@@ -198,7 +198,9 @@ def tuning_table(scores: Scores, task: str, shown: Collection[str] = ()) -> Tabl
     runs = runs.sort("lr").with_columns(
         pl.col("error").fill_null(WORST), rate=pl.col("lr").cast(pl.String)
     )
-    frame = runs.pivot("rate", index=["entry", "chosen"], values="error", aggregate_function="mean")
+    frame = runs.pivot(
+        "rate", index=["task", "entry", "chosen"], values="error", aggregate_function="mean"
+    )
     rates = runs["rate"].unique(maintain_order=True)
     formats: dict[str, Format] = {"entry": str, "chosen": "{:g}".format}
     title = f"{task}: in-domain error in % at each learning rate, and the rate that is scored"

@@ -196,8 +196,7 @@ def test_terms_of_the_context_stay_in_their_range_in_domain(made):
     content = seen_by(model, questions, bare)[0][0]
     term = (plain - content).clamp(-1.5, -0.5)
     visible = torch.arange(found.shape[-1]) <= torch.from_numpy(questions.place)[:, None]
-    gap = (found - content - term).masked_fill(~visible[:, None], 0)
-    assert gap.abs().max() < 1e-5
+    assert (found - content - term).masked_fill(~visible[:, None], 0).abs().max() < 1e-5
 
 
 def test_the_penalty_of_the_answer_alone_is_lifted_to_its_usual_value(made):

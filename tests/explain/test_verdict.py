@@ -172,8 +172,7 @@ def test_seeds_whose_control_fails_are_left_out_up_to_a_third():
 def test_a_seed_that_is_not_retrieval_names_no_cause():
     far = CASES["far competitors"][0]
     other = diagnosis(restored={"far keys masked": 0.4})
-    lost = diagnosis(restored={"oracle": 0.2})
-    assert judge([far, other, lost]).cause == "mixed"
+    assert judge([far, other, diagnosis(restored={"oracle": 0.2})]).cause == "mixed"
 
 
 def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():

@@ -121,8 +121,7 @@ def test_dropout(name: str, p: float) -> None:
     )
     assert abs(float(kept.double().mean()) - (1 - p)) < 4 * (p * (1 - p) / kept.numel()) ** 0.5
     other = kernel(encoding, eye.q_BHTD, eye.k_BHSD, eye, Dropout.draw(p))
-    both_kept = ((other > 0) & (dropped > 0))[visible].double().mean()
-    assert abs(float(both_kept) - (1 - p) ** 2) < 0.02
+    assert abs(float(((other > 0) & (dropped > 0))[visible].double().mean()) - (1 - p) ** 2) < 0.02
 
     inputs = layer_inputs(s, s)
     leaves = [x.requires_grad_() for x in (inputs.q_BHTD, inputs.k_BHSD, inputs.v_BHSD)]

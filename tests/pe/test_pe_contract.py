@@ -165,8 +165,7 @@ def uniform(low: float, high: float) -> Start:
         assert given.min() >= low - 1e-9
         assert given.max() <= high + 1e-9
         assert given.max() - given.min() > 0.8 * (high - low)
-        deviation = (high - low) / math.sqrt(12)
-        assert float(given.std()) == pytest.approx(deviation, rel=0.3)
+        assert float(given.std()) == pytest.approx((high - low) / math.sqrt(12), rel=0.3)
 
     return check
 

@@ -143,6 +143,7 @@ def test_long_programs_lose_their_left_end(sentences):
         assert cut_scored == [len(cut_words) - 2]
         n_cut += len(words) > 24
     assert 20 < n_cut < 180
+    assert cut.find_wrong_answer(cut.sample(generator(4), 200)) is None
 
 
 @pytest.mark.parametrize(

@@ -292,8 +292,7 @@ def test_a_checkpoint_restores_the_run(tmp_path: Path) -> None:
     assert third.resume()
     assert fit(third) == []
     assert third.step == 12
-    kept = checkpoint.load(second.folder.checkpoint)
-    assert torch.equal(kept["rng"], torch.get_rng_state())
+    assert torch.equal(checkpoint.load(second.folder.checkpoint)["rng"], torch.get_rng_state())
     assert sorted(path.name for path in second.folder.path.iterdir()) == [
         "checkpoint.pt", "metrics.jsonl", "status.json",
     ]  # fmt: skip
