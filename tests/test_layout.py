@@ -16,7 +16,7 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 556, "cli": 1233, "config": 347, "core": 695, "evaluate": 305, "experiment": 672,
+    "check": 556, "cli": 1237, "config": 347, "core": 695, "evaluate": 305, "experiment": 672,
     "explain": 988, "hf": 303, "kernels": 368, "models": 1575, "nn.py": 139, "pe": 2338,
     "report": 464, "results": 1033, "store": 293, "suite": 1008, "sweeps": 470, "train": 608,
 }  # fmt: skip

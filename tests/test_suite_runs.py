@@ -14,7 +14,7 @@ from suites import TASK, folders, tiny_suite, written
 from pe_lab.core.config_dir import choices
 from pe_lab.suite import rows as rows_module
 from pe_lab.suite.rows import SCHEMA, describe_unfinished, read_own, read_shipped
-from pe_lab.suite.runs import Known, Step
+from pe_lab.suite.runs import Known, Stage
 from pe_lab.suite.suite import load_suite
 
 SEARCH = {"start": [0.003, 0.006], "near_error": 0.02, "near_loss": 5, "runs": 5}
@@ -167,8 +167,8 @@ def test_the_rates_of_v2_are_those_of_its_score() -> None:
     """The suite goes on at the rates that the leaderboard counts."""
     suite = load_suite("v2")
     known = Known(suite, pl.DataFrame(schema=SCHEMA))
-    assert not known.next_runs(Step(0, "1", "recall", "tuning", ["cope", "cope+conv"]))
-    assert not known.next_runs(Step(0, "1", "recall", "score", ["cope", "cope+conv"]))
+    assert not known.next_runs(Stage(0, "1", "recall", "tuning", ["cope", "cope+conv"]))
+    assert not known.next_runs(Stage(0, "1", "recall", "score", ["cope", "cope+conv"]))
 
 
 def test_an_unfinished_suite_says_so_and_what_it_costs(here: Here, tmp_path: Path) -> None:

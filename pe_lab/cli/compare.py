@@ -50,8 +50,7 @@ def show(
     """
     if (a is None) != (b is None):
         raise UsageError("compare: a and b go together, a=cope b=rope")
-    usual = file is None and runs_dir == Path("runs")
-    none = a is not None and usual and not runs_dir.is_dir()
+    none = a is not None and file is None and not runs_dir.is_dir()
     runs = runs_of([]) if none else selected(line, runs_dir, where, filters, file)
     left_out = tuning(runs)
     notes = [f"left out: {tuning_text(left_out)}"] if len(left_out) else []

@@ -99,10 +99,8 @@ def show(
         raise left_out[0]
     across = "split" if lengths is None else "length"
     tables = evaluation_tables(evaluated, metric, spread, across)
-    lines = [
-        *notes(evaluated),
-        *unfinished_notes(runs_of([*evaluated["path"].unique(maintain_order=True), *unfinished])),
-    ]
+    runs = runs_of([*evaluated["path"].unique(maintain_order=True), *unfinished])
+    lines = [*notes(evaluated), *unfinished_notes(runs)]
     print_tables(format, tables, evaluated, lines, {"metric": metric})
     refuse_left_out(left_out, len(paths), "evaluated")
 

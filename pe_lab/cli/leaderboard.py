@@ -114,16 +114,11 @@ def show(
     """
     of_yaml = load_suite(suite, line.config_dir)
     check_known("task={}", task, of_yaml.tasks)
-    endings = PICTURES if figure else FILES
-    fits = to is not None and to.suffix[1:] in endings and to.parent.is_dir()
-    if (figure or to) and not (to and fits and (to.suffix != ".parquet" or not to.exists())):
-        raise UsageError(f"to={to or ''}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
+    refuse_file(to, figure)
     by_claim = claims not in ("", "false")
     kind = "claims" if by_claim else "figure" if figure else to.suffix[1:] if to else ""
-    given = {
-        **{"to": to, "task": task, "pe": pe},
-        **{"view": view != "first", "thresholds": thresholds != 1},
-    }
+    given: dict[str, Any] = {"to": to, "task": task, "pe": pe, "view": view != "first"}
+    given["thresholds"] = thresholds != 1
     if unused := [name for name in OF_ALL.get(kind, ()) if given[name]]:
         raise UsageError(f"leave {', '.join(unused)} out: {kind} is of the whole suite")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
@@ -151,6 +146,14 @@ def show(
         print(f"{to}: {scores.rows['run_id'].n_unique()} runs")
     else:
         write_page(to, scores, tasks, why, notes, str(line))
+
+
+def refuse_file(to: Path | None, figure: str | None) -> None:
+    """UsageError for a file that cannot be written, or a picture without one."""
+    endings = PICTURES if figure else FILES
+    fits = to is not None and to.suffix[1:] in endings and to.parent.is_dir()
+    if (figure or to) and not (to and fits and (to.suffix != ".parquet" or not to.exists())):
+        raise UsageError(f"to={to or ''}: give a new FILE.{' or FILE.'.join(endings)} in a folder")
 
 
 def write_page(to: Path, scores: Scores, *of_page: Any) -> None:

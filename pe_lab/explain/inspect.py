@@ -57,15 +57,15 @@ class Head:
         maps: name -> (queries, T): ``attention`` weights, ``position score`` where the encoding
             changes the logits (see ``layer_maps``), and quantities of the encoding (``gate``
             and ``position`` of CoPE). 0 where a query does not see a key.
-        window: how many keys a query sees, itself and those before it; None: all.
         score: what heads are ranked by, see ``Inspection``.
+        window: how many keys a query sees, itself and those before it; None: all.
     """
 
     layer: int
     head: int
     maps: dict[str, Map]
-    window: int | None = None
     score: float = 0.0
+    window: int | None = None
 
     @property
     def name(self) -> str:
@@ -212,7 +212,7 @@ def inspect_run(
         }
         for head in range(logits.shape[1]):
             maps = {name: of[head] for name, of in rows.items()}
-            heads.append(Head(seen.layer, head, maps, seen.inputs.window))
+            heads.append(Head(seen.layer, head, maps, window=seen.inputs.window))
 
     autocast = model.autocast(run.plan.config.train.precision)
     with torch.inference_mode(), apply_intervention(model, Intervention(), collect), autocast:
