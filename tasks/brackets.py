@@ -112,9 +112,9 @@ class Brackets(Task):
         gap = -1 if self.beyond_gap is None else self.beyond_gap
         shortest = max(4, (gap + 3) // 2 * 2 - 1)
         if length < shortest:
+            gaps = "" if gap < 0 else f" with gaps beyond {gap}"
             raise ValueError(
-                f"a length of {length} is too short for brackets, task.beyond_gap="
-                f"{self.beyond_gap}: give at least {shortest}"
+                f"a length of {length} is too short for brackets{gaps}: give at least {shortest}"
             )
         return replace(self, length=length + 1, splits={})
 

@@ -32,7 +32,7 @@ class Counting(Task):
     is drawn again whole. Then one of the set variables is printed. Scored: its value.
 
     Vocabulary: <pad>, the words, the variables, 0 to 10. A program of more than max_tokens tokens,
-    answer included, is cut on the left (null: never), also where it cuts off the setting of what is
+    answer included, is cut on the left (null: never), even if that removes the setting of what is
     printed; a shorter one is padded on the right.
 
     Splits: longer and shorter change pass_weight, so the distance between operations that matter;

@@ -120,7 +120,7 @@ def show(
     given: dict[str, Any] = {"to": to, "task": task, "pe": pe, "view": view != "first"}
     given["thresholds"] = thresholds != 1
     if unused := [name for name in OF_ALL.get(kind, ()) if given[name]]:
-        raise UsageError(f"leave {', '.join(unused)} out: {kind} is of the whole suite")
+        raise UsageError(f"leave {', '.join(unused)} out: {kind} has no use for it")
     ours = read_shipped(of_yaml) if shipped else pl.DataFrame(schema=SCHEMA)
     own = read_own(of_yaml, runs_dir, line.config_dir)
     if by_claim:

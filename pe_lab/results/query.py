@@ -106,7 +106,8 @@ def filter_key(
 
 def split_values(values: str) -> list[str]:
     """Return the values between commas; those in brackets are one, a list."""
-    return [word.strip() for word in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", values)]
+    words = (word.strip() for word in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", values))
+    return [word for word in words if word]
 
 
 def column_of(key: str, columns: Sequence[str]) -> str | None:
