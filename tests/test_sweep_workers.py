@@ -109,7 +109,12 @@ def alive(pid: int) -> bool:
 def test_workers_whose_launcher_is_killed_stop_and_give_up_their_runs(tmp_path: Path) -> None:
     words = tiny(*JOBLIB, "seed=0,1,2,3", "train.steps=4000")
     run = start(*words, cwd=tmp_path)
-    run.wait_for(lambda: len(folders(tmp_path)) == 2 and written(tmp_path) > 2000)
+
+    def states() -> list[str | None]:
+        return [RunFolder(folder).status().get("state") for folder in folders(tmp_path).values()]
+
+    # A folder whose status is not written yet is no run that could be given up.
+    run.wait_for(lambda: states() == ["running"] * 2)
     assert run.process.pid is not None
     pool = workers(run.process.pid)
     run.send(signal.SIGKILL)
