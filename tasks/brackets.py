@@ -91,8 +91,9 @@ class Brackets(Task):
             raise ValueError(
                 f"task.beyond_gap is {self.beyond_gap}, but no gap is beyond {farthest} with "
                 f"task.m={self.m}, task.length={self.length} and task.max_gap="
-                f"{'null' if self.max_gap is None else self.max_gap}: nothing is scored; lower "
-                "it, or drop the split that sets it, like ~task.splits.wide_gap"
+                f"{'null' if self.max_gap is None else self.max_gap}: nothing is scored; take "
+                "longer sequences, lower it, or drop the split that sets it, like "
+                "~task.splits.wide_gap"
             )
 
     @property
@@ -109,13 +110,8 @@ class Brackets(Task):
         return self.length - 1
 
     def at_length(self, length: int) -> Self:
-        gap = -1 if self.beyond_gap is None else self.beyond_gap
-        shortest = max(4, (gap + 3) // 2 * 2 - 1)
-        if length < shortest:
-            gaps = "" if gap < 0 else f" with gaps beyond {gap}"
-            raise ValueError(
-                f"a length of {length} is too short for brackets{gaps}: give at least {shortest}"
-            )
+        if length < 4:
+            raise ValueError(f"a length of {length} is too short for brackets: give at least 4")
         return replace(self, length=length + 1, splits={})
 
     def sample(self, rng: np.random.Generator, n: int) -> Batch:

@@ -112,7 +112,7 @@ class Counting(Task):
         held: Bools = grows | np.roll(grows, 1, axis=1)
         since = index - begins[:, None]
         held |= (since >= 0) & (since < MOST_WORDS)
-        # What ``max_tokens`` cut off holds nothing.
+        # No token holds an answer whose setting ``max_tokens`` cut off.
         return held & sets.any(axis=1)[:, None]
 
     def answer_from(self, words: list[str]) -> str | None:

@@ -94,7 +94,7 @@ def test_where_refuses_in_a_sentence_or_understands(text: str) -> None:
             ([f"where={where}"], "is no condition")
             for where in ("", "pe=", "pe=rope pe=cope", "(pe=rope")
         ),
-        (["where=seed=abc"], "abc is compared with numbers"),
+        (["where=seed=abc"], "where='seed=abc': give a number in place of abc"),
         (["where=pe<rope"], "compares numbers"),
         (["where=train.stps=3"], "did you mean train.steps"),
         (["tas=flipflop"], "did you mean task"),

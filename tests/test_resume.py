@@ -71,9 +71,10 @@ def test_no_number_is_one_sentence_and_keeps_the_last_good_checkpoint(here: Here
     words = ("train.lr=1e30", "train.clip=null", "train.steps=20", "train.warmup=20",
              "train.checkpoint_every=1", "train.optimizer=adam")  # fmt: skip
     ended = here(*tiny(*words))
-    assert_refused(ended, "is not finite at step", "set a lower train.clip", status=1)
     folder = the_run(Path("runs"))
     failed = state(folder)
+    at = f"is not finite at step {failed['step'] + 1} (train.lr=1e+30"
+    assert_refused(ended, at, "set a lower train.clip", status=1)
     assert (failed["state"], failed["error"] in ended.err) == ("failed", True)
     assert all(math.isfinite(row["train/loss"]) for row in rows(folder))
     good = torch.load(folder / "checkpoint.pt", weights_only=True)

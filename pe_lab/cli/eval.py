@@ -32,7 +32,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from pe_lab.cli.arguments import refuse_left_out, split_finished
 from pe_lab.core.console import busy
-from pe_lab.core.errors import PeLabError, UsageError
+from pe_lab.core.errors import PeLabError
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.evaluations import (
     check_metric,
@@ -77,8 +77,6 @@ def show(
     from pe_lab.evaluate.evaluate import evaluate
 
     check_metric(metric, generate)
-    if k is not None and pe is None:
-        raise UsageError(f"eval k={k:g}: it is the scale of the encodings of pe=: give them")
     left_out: list[PeLabError] = []
     with busy("evaluating"):
         evaluated = evaluate(

@@ -76,7 +76,7 @@ def lines(inspection: Inspection, head: Head, query: int | None) -> Iterator[Tex
     yield Text(inspection.summary)
     answers = Text("answers")
     for answer in inspection.answers[:MOST_ANSWERS]:
-        # Of brackets, a right prediction may be too unsure.
+        # On brackets the right token may have too low a probability.
         unsure = "?" if answer.prediction == answer.target else f"{answer.prediction}≠"
         wrong = "" if answer.correct else unsure
         answers.append(f" {wrong}{answer.target}", "red" if wrong else "green")

@@ -36,6 +36,7 @@ from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.explain.verdict import DiagnosedCell
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.statistics import LEVEL
+from pe_lab.results.table import write_parquet
 from pe_lab.store.run_folder import run_folders
 from pe_lab.suite.claims import decide_claims, judge_claims, read_claims
 from pe_lab.suite.rows import (
@@ -45,7 +46,6 @@ from pe_lab.suite.rows import (
     read_own,
     read_shipped,
     shipped_file,
-    write_parquet,
 )
 from pe_lab.suite.scores import BASELINE, Scores, score, unite
 from pe_lab.suite.suite import DEFAULT, Suite, load_suite
@@ -66,7 +66,7 @@ from pe_lab.suite.tables import (
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of, with_verdicts
 
 FILES, PICTURES = ("html", "parquet"), ("pdf", "png", "svg")
-# Options that have no part in what is written or tested.
+# The options that each of these outputs ignores.
 OF_ALL = {
     "claims": ("to", "task", "pe", "view", "thresholds"),
     "figure": ("task", "pe", "view"),
@@ -202,7 +202,7 @@ def print_scores(
     else:
         tables, notes = [first_table(scores, tasks)], [*describe_first(scores, tasks), *notes]
         notes = [fill(note, WIDTH) for note in notes]
-    # What is not the score of cells is exported as it is shown.
+    # These two views export their own tables.
     exported = None if view in ("tuning", "columns") else rows
     facts = {"suite": scores.suite.version, "thresholds": scores.suite.times}
     print_tables(format, tables, exported, notes, facts)

@@ -67,7 +67,7 @@ def show(
     path = folder / "index.html"
     if path.is_file() and MARK not in path.read_text("utf-8", errors="replace")[:2000]:
         raise UsageError(f"{path} was not written by pe-lab report: give another to=FOLDER")
-    chosen = {None: None, "": None, "none": []}.get(inspect, (inspect or "").split(","))
+    chosen = [] if inspect == "none" else inspect.split(",") if inspect else None
     inspections = inspect_best(sections, chosen)
     tasks = ", ".join(section.task for section in sections)
     title = title or f"Positional encodings on {tasks or 'no task yet'}"

@@ -37,7 +37,7 @@ from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import SETTING, grouped, named
 from pe_lab.results.query import column_of
-from pe_lab.results.table import selected, unfinished_notes
+from pe_lab.results.table import selected, unfinished_notes, write_parquet
 from pe_lab.results.tables import (
     Layout,
     Spread,
@@ -75,9 +75,6 @@ def show(
     """
     runs = selected(line, runs_dir, where, filters, file)
     if to is not None:
-        # Imported here: the other files of the suite are not needed.
-        from pe_lab.suite.rows import write_parquet
-
         write_parquet(runs, to)
         print(f"{to}: {counted(len(runs), 'run')}")
         return

@@ -31,8 +31,13 @@ from pe_lab.explain.record import Row
 from pe_lab.explain.verdict import CAUSES, Diagnosed, DiagnosedCell, build_frame, group_cells
 from pe_lab.results.format import OutputFormat, Table, print_tables
 from pe_lab.results.groups import named
-from pe_lab.results.table import by_split, runs_of, selected, unfinished_notes
-from pe_lab.suite.rows import write_parquet
+from pe_lab.results.table import (
+    by_split,
+    runs_of,
+    selected,
+    unfinished_notes,
+    write_parquet,
+)
 from pe_lab.suite.suite import DEFAULT, load_suite
 from pe_lab.suite.verdicts import diagnosis_rows
 

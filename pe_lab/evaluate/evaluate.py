@@ -137,6 +137,8 @@ def evaluate(
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device=cuda is not allowed: there is no GPU here; set device=auto")
     others = split_encodings(",".join(encodings)) if encodings else []
+    if k and not others:
+        raise UsageError(f"k={k:g} scales the encodings of pe=: give pe=NAME, or leave k out")
     options: Any = {"k": k, "sequences": sequences, "generate": generate, "config_dir": config_dir}
     table, records = [], {}
     for path in map(Path, runs):

@@ -28,9 +28,9 @@ from pe_lab.train.plan import Plan
 from pe_lab.train.trainer import Trainer
 
 FLOP_PER_THREAD = 1.5e8
-"""A training step has a thread for each so many. Measured with one and two threads on two idle
-cores of a Xeon (AVX-512, torch 2.13): a second thread saves a fifth of a step from 0.3 GFLOP on,
-and nothing below 0.15."""
+"""The work of a training step for which one more thread pays. Measured on two idle cores of a Xeon
+(AVX-512, torch 2.13): a second thread saves a fifth of a step from 0.3 GFLOP on, nothing below
+0.15."""
 SUMS = ("threads", "device", "deterministic")
 """Facts of a start that set the order of sums, and are not part of a run's identity."""
 

@@ -147,15 +147,14 @@ def drop_keys(part: Questions, trained: int, draw: int, onto: Tokens = "held") -
     token before each, the last ones, and others at random. In a window of keys, those within it."""
 
     def change(rows: Tensor, seen: LayerAttention) -> Tensor:
-        # Drawn anew in each layer: the same keys in all with the same window.
-        rng, window = generator(draw, "fewer keys"), seen.inputs.window
+        # Layers with the same window drop the same keys.
+        rng, visible = generator(draw, "fewer keys"), seen.inputs.mask_TS.numpy()
         hidden = np.zeros_like(part.held)
         for n, (held, place) in enumerate(zip(getattr(part, onto), part.place, strict=True)):
-            first = max(0, place + 1 - (window or place + 1))
             kept = held | np.roll(held, -1)
             kept[max(0, place - NEAREST + 1) : place + 1] = True
-            others = first + np.flatnonzero(~kept[first : place + 1])
-            surplus = min(place + 1 - first - trained, len(others))
+            others = np.flatnonzero(visible[place] & ~kept)
+            surplus = min(visible[place].sum() - trained, len(others))
             if surplus > 0:
                 hidden[n, rng.choice(others, surplus, replace=False)] = True
         return rows.masked_fill(torch.from_numpy(hidden)[:, None], NEVER)

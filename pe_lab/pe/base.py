@@ -179,7 +179,7 @@ class PositionalEncoding(WithConstants):
     whole_sequence: bool = False
     """True: a token's encoding depends on the length of the sequence, so there is no key cache."""
     causal: bool = False
-    """True: it has no values for a key ahead of the query."""
+    """True: it is defined only for keys up to the query."""
     at_test_time: bool = False
     """True: a change of a trained encoding at test time, not meant for training from scratch."""
 

@@ -161,8 +161,8 @@ def sentence_of(table: Table) -> str:
     highest = max(rate for rate, _ in rates)
     if highest == 0:
         return "No encoding generalises to a split out of domain."
-    first = [_label_of(row) for rate, row in rates if rate == highest]
-    seeds = [row["n"] for rate, row in rates if rate == highest]
+    best = [row for rate, row in rates if rate == highest]
+    first, seeds = [_label_of(row) for row in best], [row["n"] for row in best]
     n = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
     shown = ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
     return (

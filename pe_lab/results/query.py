@@ -66,7 +66,7 @@ def _number(word: str, where: str) -> str:
     try:
         return f"{Decimal(word):f}"
     except InvalidOperation:
-        raise UsageError(f"where={where!r}: {word} is compared with numbers, but is none") from None
+        raise UsageError(f"where={where!r}: give a number in place of {word}") from None
 
 
 def filter_key(

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import polars as pl
 import yaml
 
 from pe_lab.core.errors import PeLabError, UsageError, reason
+from pe_lab.core.files import write_output
 from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
@@ -90,6 +92,17 @@ def read_runs(
             "make one with pe-lab task=flipflop pe=cope"
         )
     return filtered(runs_of(folder.path for folder in run_folders(folder)), where, equal)
+
+
+def write_parquet(rows: pl.DataFrame, path: Path) -> None:
+    """Write rows as parquet, the same rows always as the same bytes.
+
+    Raises:
+        MachineError: the file cannot be written.
+    """
+    content = BytesIO()
+    rows.write_parquet(content, compression="zstd", statistics=False)
+    write_output(path, content.getvalue())
 
 
 def runs_of(paths: Iterable[str | Path]) -> pl.DataFrame:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +17,6 @@ import polars as pl
 import yaml
 
 from pe_lab.core.config_dir import choices
-from pe_lab.core.files import write_output
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.groups import same
 from pe_lab.results.table import damage_named, flat, read_runs, text
@@ -83,17 +81,6 @@ def describe_unfinished(suite: Suite) -> list[str]:
     beside = f", beside the runs of {suite.continues}" if suite.continues else ""
     share = f"{n} of about {total} registered runs ship ({100 * n / total:.0f} %)"
     return [f"Suite {suite.name} is unfinished: {share}{beside}."] if n < total else []
-
-
-def write_parquet(rows: pl.DataFrame, path: Path) -> None:
-    """Write rows as parquet, the same rows always as the same bytes.
-
-    Raises:
-        MachineError: the file cannot be written.
-    """
-    content = BytesIO()
-    rows.write_parquet(content, compression="zstd", statistics=False)
-    write_output(path, content.getvalue())
 
 
 def read_own(suite: Suite, runs_dir: Path, folder: str | Path | None = None) -> pl.DataFrame:
