@@ -9,12 +9,14 @@ why`` and ``{fire recall restored fewer keys}`` for what an intervention restore
 recall}`` is of suite v2.1, ``{fire recall long_x2 tuning 0.006}`` the least and largest error of
 its tuning runs at a rate (``score``: of its scored runs), ``{x2 fire recall}`` how many seeds
 learn, and do both, at twice the steps. ``{wide-gap-fire brackets}`` is the test of a claim about
-v2.1, ``{text long_x4}`` the correlation of success with the error on text, ``{pairs}`` how many
-pairs Holm's correction is over. ``<!-- first -->`` and others become tables.
+v2.1, ``{text long_x4 all}`` the correlation of success with the error on text over all entries
+(others: ``ENTRIES``; ``n``: how many, ``p``: of its test), ``{pairs}`` how many pairs Holm's
+correction is over. ``<!-- first -->`` and others become tables.
 """
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from pe_lab.suite.tables import (
     columns_table,
     compare_columns,
     entries_tables,
+    is_shown,
 )
 from pe_lab.suite.verdicts import shipped_diagnoses, verdicts_of
 
@@ -40,6 +43,21 @@ PAGE = facts.ROOT / "docs" / "leaderboard.md"
 PAGES = PAGE, PAGE.with_name("suite-v2_1.md")
 # The claims about suite v2.1.
 PLAN = PAGE.with_name("claims-v2.1.yaml")
+
+# Over which the correlation with errors on text is given; the planned ones are those of text-rank.
+ENTRIES = {
+    "planned": is_shown(
+        [
+            *("none", "learned", "sinusoidal", "t5", "fire"),
+            *("conv", "linear_attention", "path_published"),
+        ]
+    ),
+    "all": is_shown([]),
+    "alone": ~pl.col("entry").str.contains("+", literal=True),
+    "others": ~is_shown(["learned", "sinusoidal", "rope"]),
+    "learning": ~is_shown(["learned", "sinusoidal", "rope"])
+    & ~pl.col("entry").is_in(["none", "linear_attention"]),
+}
 
 
 @cache
@@ -54,8 +72,11 @@ def shipped(name: str = "v2") -> Scores:
 def score_two_sizes() -> Scores:
     """Return the scores of suite v2 and those of v2.1's larger model."""
     v2, v2_1, larger = shipped(), shipped("v2_1"), pl.col("entry").str.contains("large")
-    pairs = (v2.rows, v2_1.rows), (v2.cells, v2_1.cells)
-    return Scores(v2.suite, *(pl.concat([of, other.filter(larger)]) for of, other in pairs))
+    return Scores(
+        v2.suite,
+        pl.concat([v2.rows, v2_1.rows.filter(larger)]),
+        pl.concat([v2.cells, v2_1.cells.filter(larger)]),
+    )
 
 
 @cache
@@ -65,19 +86,33 @@ def decide(name: str, claims: Path) -> pl.DataFrame:
     return decide_claims(read_claims(claims, suite), suite, rows, rows.clear())
 
 
+def correlate(scores: Scores) -> list[tuple[str, str, pl.DataFrame]]:
+    """Return name, text and rows of the correlations of success with the error on text."""
+    return [
+        (f"text {{split}} {name}{key}", text, of)
+        for name, which in ENTRIES.items()
+        for of in [compare_with_text(replace(scores, cells=scores.cells.filter(which)), 12)]
+        for key, text in (
+            ("", "{rho:.2f} [{low:.2f}, {high:.2f}]"),
+            (" n", "{n}"),
+            (" p", "{p:.1g}"),
+        )
+    ]
+
+
 @cache
 def read_numbers() -> dict[str, str]:
     """Return what replaces each pair of braces in the texts, by the words between them."""
     v2, v2_1, pairs = shipped(), shipped("v2_1"), compare_columns(shipped())
-    by_rate = v2_1.rows.drop_nulls("error").group_by("entry", "task", "split", "phase", "lr")
-    # Success in v2, which is complete, beside the errors on text at the rates of v2.1.
-    mixed = Scores(v2.suite, v2.rows, v2_1.cells)
-    shares = [
-        (entry, task, of.verdict.cause, name, 100 * share)
-        for (task, entry), of in verdicts_of(v2, shipped_diagnoses(v2.suite), {}).items()
-        for name, share in of.verdict.shares.items()
-    ]
-    restored = pl.DataFrame(shares, ["entry", "task", "cause", "name", "percent"], orient="row")
+    restored = pl.DataFrame(
+        [
+            (entry, task, of.verdict.cause, name, 100 * share)
+            for (task, entry), of in verdicts_of(v2, shipped_diagnoses(v2.suite), {}).items()
+            for name, share in of.verdict.shares.items()
+        ],
+        ["entry", "task", "cause", "name", "percent"],
+        orient="row",
+    )
     texts = [
         ("{label} {task} p", "{p:.2g}", pairs),
         ("{label} {task} p_holm", "{p_holm:.2g}", pairs),
@@ -86,7 +121,9 @@ def read_numbers() -> dict[str, str]:
         (
             "{entry} {task} {split} {phase} {lr:g}",
             "{low:.2g} to {high:.2g} %",
-            by_rate.agg(low=100 * pl.min("error"), high=100 * pl.max("error")),
+            v2_1.rows.drop_nulls("error")
+            .group_by("entry", "task", "split", "phase", "lr")
+            .agg(low=100 * pl.min("error"), high=100 * pl.max("error")),
         ),
         ("x2 {entry} {task}", "{learned}/{n}, {both}/{n}", v2_1.success("steps_x2")),
         (
@@ -94,7 +131,8 @@ def read_numbers() -> dict[str, str]:
             "{k_a}/{n_a} and {k_b}/{n_b} (p = {p:.2g})",
             decide("v2_1", PLAN).drop_nulls("p"),
         ),
-        ("text {split}", "{rho:.2f} [{low:.2f}, {high:.2f}]", compare_with_text(mixed)),
+        # Success in v2, which is complete, beside the errors on text at the rates of v2.1.
+        *correlate(Scores(v2.suite, v2.rows, v2_1.cells)),
     ]
     for of, scores in (("", v2), ("v2.1 ", v2_1)):
         seeds, cells = (
@@ -126,15 +164,21 @@ def fill_page(path: Path) -> str:
         "columns": [columns_table(scores, scores.tasks)],
         "entries": entries_tables(scores, scores.tasks),
     }
-    source = path.with_suffix(".text.md")
-    text = re.sub(r"\{([^}]*)\}", lambda at: known[at[1]], source.read_text("utf-8").strip())
+    text = re.sub(
+        r"\{([^}]*)\}",
+        lambda at: known[at[1]],
+        path.with_suffix(".text.md").read_text("utf-8").strip(),
+    )
     # A name that is no table's ends in an error, as that of a number does.
     text = re.sub(
         "<!-- (.*?) -->",
         lambda at: "\n".join(table.markdown() for table in tables[at[1]]).strip(),
         text,
     )
-    return f"<!-- Written by `make leaderboard` from docs/{source.name}: edit that. -->\n\n{text}\n"
+    return (
+        f"<!-- Written by `make leaderboard` from docs/{path.stem}.text.md: edit that. -->\n\n"
+        f"{text}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -114,8 +114,10 @@ def panels_by_head(quantity: str, tokens: str, values_HTS: Tensor) -> list[Panel
     first, last = values_HTS[0], values_HTS[-1]
     if torch.allclose(first, last, equal_nan=True):
         return [Panel(quantity, tokens, first, largest)]
-    of_heads = {1: first, len(values_HTS): last}
-    return [Panel(quantity, f"{tokens}, head {n}", head, largest) for n, head in of_heads.items()]
+    return [
+        Panel(quantity, f"{tokens}, head {n}", head, largest)
+        for n, head in ((1, first), (len(values_HTS), last))
+    ]
 
 
 def inputs_of(tokens: str, by_content: bool) -> AttentionInputs:

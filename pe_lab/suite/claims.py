@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.validation import closed, read_checked
+from pe_lab.results.statistics import holm
 from pe_lab.suite.rows import OTHER_SEEDS
 from pe_lab.suite.scores import WORST, choose_rates, fisher, unite
 from pe_lab.suite.suite import SCORE, Suite
@@ -19,12 +20,12 @@ from pe_lab.suite.suite import SCORE, Suite
 SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "open"
 # A claim is open while runs are missing.
 # ``a`` is claimed to be the better; ``k`` of ``n`` seeds generalise and ``fits`` fit in domain;
-# ``missing`` runs; why the claim is ``exploratory``.
+# ``missing`` runs; why the claim is ``exploratory``; ``p_holm`` is of the claim.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("claim", "task", "split", "a", "b"), pl.String),
     **dict.fromkeys(("lr_a", "lr_b"), pl.Float64),
     **dict.fromkeys(("k_a", "n_a", "fits_a", "k_b", "n_b", "fits_b"), pl.Int64),
-    **dict.fromkeys(("median_a", "median_b", "threshold", "p"), pl.Float64),
+    **dict.fromkeys(("median_a", "median_b", "threshold", "p", "p_holm"), pl.Float64),
     **dict.fromkeys(("verdict", "missing", "exploratory"), pl.String),
 }
 
@@ -106,7 +107,8 @@ def decide_claims(
     """Return a row for each claim, task, split and pair of encodings (``SCHEMA``).
 
     Only runs at the rate that tuning chose count. A run that failed counts as one that does not
-    generalise.
+    generalise. ``p_holm`` is a claim's largest p-value, 1 while it is open, with Holm's correction
+    over all claims.
     """
     rows, every, tests = unite(shipped, own), pl.concat([shipped, own]), []
     tuned = choose_rates(rows, suite).filter(pl.col("rates") == len(suite.protocol.rates))
@@ -122,7 +124,10 @@ def decide_claims(
                 )
                 facts = {"claim": name, "task": task, "split": split, "threshold": limit}
                 tests += [{**facts, "exploratory": why, **_test(claim, first, b)} for b in others]
-    return pl.DataFrame(tests, SCHEMA)
+    frame = pl.DataFrame(tests, SCHEMA)
+    largest = frame.group_by("claim").agg(pl.col("p").fill_null(1).max())
+    corrected = dict(zip(largest["claim"], holm([*largest["p"]]), strict=True))
+    return frame.with_columns(p_holm=pl.col("claim").replace_strict(corrected))
 
 
 def judge_claims(tests: pl.DataFrame) -> dict[str, str]:

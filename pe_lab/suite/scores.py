@@ -31,7 +31,7 @@ RANKED = (
     *("majority", "counting", "flipflop", "recall", "copy_unique", "selective_copy", "sort"),
     *("brackets", "parity"),
 )
-ENOUGH, RESAMPLES = 20, 10_000
+ENOUGH, RESAMPLES, PERMUTATIONS = 20, 10_000, 100_000
 # Seconds between the starts of two runs that probably shared the machine with the same others.
 NEAR_S = 3600
 
@@ -221,9 +221,9 @@ class Scores:
 
 
 def compare_with_text(scores: Scores, least: int = ENOUGH) -> pl.DataFrame:
-    """Return Spearman's rank correlation of success on the suite and error on text at 4 and 8 times
-    the trained length: ``split``, ``n`` entries, ``rho``, ``low``, ``high``. With fewer than
-    ``least`` entries there is no row.
+    """Return Spearman's rank correlation of success on the suite and error on text in
+    domain and at 4 and 8 times the trained length: ``split``, ``n`` entries, ``rho``, ``low``,
+    ``high``, ``p``. With fewer than ``least`` entries there is no row.
 
     The success of an entry is its mean share of seeds that generalise to every scored split, over
     ``RANKED``, all of which it must have run. Its error is the mean over the seeds.
@@ -239,28 +239,31 @@ def compare_with_text(scores: Scores, least: int = ENOUGH) -> pl.DataFrame:
         scores.cells.filter(task="text").drop_nulls("mean").join(shares, on="entry").sort("entry")
     )
     rows = []
-    for split in ("long_x4", "long_x8"):
+    for split in (IN_DOMAIN, "long_x4", "long_x8"):
         of = text.filter(split=split)
         if len(of) >= least:
-            rho, low, high = spearman(of["share"].to_numpy(), of["mean"].to_numpy())
-            rows.append((split, len(of), rho, low, high))
-    numbers = dict.fromkeys(("rho", "low", "high"), pl.Float64)
+            rows.append((split, len(of), *spearman(of["share"].to_numpy(), of["mean"].to_numpy())))
+    numbers = dict.fromkeys(("rho", "low", "high", "p"), pl.Float64)
     return pl.DataFrame(rows, {"split": pl.String, "n": pl.Int64, **numbers}, orient="row")
 
 
-def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
-    """Return Spearman's rank correlation, and its 95 % interval by a bootstrap over the pairs."""
+def spearman(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
+    """Return Spearman's rank correlation, its 95 % interval by a bootstrap over the pairs, and the
+    p-value of a permutation test that it is negative."""
     # Imported here: it takes a second.
     from scipy.stats import rankdata
 
-    rows = generator(0, "bootstrap").integers(0, len(x), (RESAMPLES, len(x)))
+    rng = generator(0, "bootstrap")
+    rows = rng.integers(0, len(x), (RESAMPLES, len(x)))
     rows[0] = np.arange(len(x))
     a, b = (rankdata(values[rows], axis=1) - (len(x) + 1) / 2 for values in (x, y))
     # Where all resampled values are equal, there is no correlation.
     with np.errstate(invalid="ignore"):
         rhos = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
     low, high = np.nanquantile(rhos, (0.025, 0.975))
-    return float(rhos[0]), float(low), float(high)
+    permuted = rng.permuted(np.tile(b[0], (PERMUTATIONS, 1)), axis=1)
+    p = (1 + (permuted @ a[0] <= b[0] @ a[0]).sum()) / (1 + PERMUTATIONS)
+    return float(rhos[0]), float(low), float(high), float(p)
 
 
 def fisher(a: tuple[int, int], b: tuple[int, int], alternative: str = "two-sided") -> float:
