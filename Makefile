@@ -12,6 +12,8 @@ CHAOS  ?= 10
 # A file's tests share a worker and so its fixtures. Files with few tests are not left for the end:
 # they are the long ones.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=10
+# All tests but those that have a target of their own below.
+ALL := -m "not slow and not gpu and not slurm and not ray and not wandb_server and not golden"
 
 .PHONY: help install run test test-extended test-all test-golden test-slow test-peers test-chaos planted test-slurm test-ray test-hydra-next test-wandb test-gpu check format bench bench-jobs cost browser docs leaderboard site test-site findings clean
 
@@ -48,12 +50,13 @@ run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe
 	$(BIN)/pe-lab $(RUN)
 
 test: $(STAMP) ## the tests over all cores, a few minutes
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(EXTENDED),$(ALL))
 
 test-extended: $(STAMP) ## the longer end-to-end tests alone
 	$(BIN)/python -m pytest $(PARALLEL) -m "extended and not slow and not gpu and not slurm"
 
-test-all: test test-extended ## both
+test-all: ## both, as one run
+	$(MAKE) test EXTENDED=1
 
 browser: ## Chromium for the tests of the report, by apt-get where it is missing
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \

@@ -186,4 +186,4 @@ def test_a_sentence_says_whether_the_suite_predicts_text(monkeypatch: pytest.Mon
     monkeypatch.setattr(tables, "compare_with_text", partial(compare_with_text, least=12))
     (sentence,) = describe_text(SHIPPED)
     assert "-0.67 [-0.94, -0.1" in sentence
-    assert "at 8 times (12 entries, " in sentence
+    assert "at 8 times (p = 0.03, n = 12); " in sentence

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.core.console import percent
+from pe_lab.core.errors import counted
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.explain.verdict import DiagnosedCell
 from pe_lab.results.format import Format, Table
@@ -222,8 +223,8 @@ def claims_table(tests: pl.DataFrame) -> Table:
         "Preregistered claims: a generalises in more seeds than b",
         (
             "A claim is supported if each of its tests is. p: Fisher's exact test, one-sided.",
-            f"p_holm: the claim's largest p, 1 while it is open, with Holm's correction over all "
-            f"{tests['claim'].n_unique()} claims.",
+            "p_holm: the claim's largest p, 1 while it is open, with Holm's correction over "
+            f"{counted(tests['claim'].n_unique(), 'claim')}.",
         ),
         {"of_claim": "the claim is"},
     )
@@ -231,17 +232,17 @@ def claims_table(tests: pl.DataFrame) -> Table:
 
 def describe_text(scores: Scores) -> list[str]:
     """Return a sentence on whether the suite predicts errors on text; none with too few entries."""
-    rows = compare_with_text(scores)
+    places = {"long_x4": "at 4 times the trained length", "long_x8": "at 8 times"}
     said = [
-        f"{rho:.2f} [{low:.2f}, {high:.2f}] (p = {p:.1g})"
-        for _, _, rho, low, high, p in rows.iter_rows()
+        f"{rho:.2f} [{low:.2f}, {high:.2f}] {places.get(split, 'in domain')} (p = {p:.1g}, n = {n})"
+        for split, n, rho, low, high, p in compare_with_text(scores).iter_rows()
     ]
-    return [
+    sentence = (
         "Spearman's correlation of an entry's success on the suite and its error on text is "
-        f"{said[0]} in domain, {said[1]} at 4 times the trained length and {said[2]} at 8 times "
-        f"({n} entries, 95 % intervals by bootstrap, permutation tests that it is negative)."
-        for n in rows["n"][:1]
-    ]
+        f"{', '.join(said)}; 95 % intervals by bootstrap, p of a permutation test that it is "
+        "negative."
+    )
+    return [sentence] * bool(said)
 
 
 def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
