@@ -9,6 +9,7 @@ import numpy.typing as npt
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from pe_lab.core.task import Batch, Bools, Ints, Task
+from pe_lab.core.validation import as_yaml
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,9 +92,8 @@ class Brackets(Task):
             raise ValueError(
                 f"task.beyond_gap is {self.beyond_gap}, but no gap is beyond {farthest} with "
                 f"task.m={self.m}, task.length={self.length} and task.max_gap="
-                f"{'null' if self.max_gap is None else self.max_gap}: nothing is scored; take "
-                "longer sequences, lower it, or drop the split that sets it, like "
-                "~task.splits.wide_gap"
+                f"{as_yaml(self.max_gap)}: nothing is scored; use longer sequences, lower "
+                "task.beyond_gap, or drop the split that sets it, like ~task.splits.wide_gap"
             )
 
     @property

@@ -137,10 +137,10 @@ def show(
     folders = {"-".join(one.path.parts[-3:]): one for one in run_folders(runs_dir)}
     why = verdicts_of(scores, shipped_diagnoses(of_yaml) if shipped else [], folders)
     unfinished = describe_unfinished(of_yaml) if shipped else []
-    notes = [*unfinished, *describe_runs(scores, tasks)]
+    notes = [*unfinished, *(describe_runs(scores, tasks) if details or to else ())]
     if to is None:
         shown = "task" if task and view == "first" else view
-        print_scores(scores, tasks, why, notes if details else unfinished, shown, pe or [], format)
+        print_scores(scores, tasks, why, notes, shown, pe or [], format)
     elif to.suffix == ".parquet":
         write_parquet(unite(ours, own).select(*SCHEMA).sort(ORDER), to)
         print(f"{to}: {scores.rows['run_id'].n_unique()} runs")

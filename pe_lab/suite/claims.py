@@ -20,7 +20,7 @@ from pe_lab.suite.suite import SCORE, Suite
 SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "open"
 # A claim is open while runs are missing.
 # ``a`` is claimed to be the better; ``k`` of ``n`` seeds generalise and ``fits`` fit in domain;
-# ``missing`` runs; why the claim is ``exploratory``; ``p_holm`` is of the claim.
+# ``missing`` runs; why the claim is ``exploratory``; ``p_holm``: the claim's corrected p-value.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("claim", "task", "split", "a", "b"), pl.String),
     **dict.fromkeys(("lr_a", "lr_b"), pl.Float64),

@@ -221,9 +221,9 @@ class Scores:
 
 
 def compare_with_text(scores: Scores, least: int = ENOUGH) -> pl.DataFrame:
-    """Return Spearman's rank correlation of success on the suite and error on text in
-    domain and at 4 and 8 times the trained length: ``split``, ``n`` entries, and what ``spearman``
-    returns as ``rho``, ``low``, ``high``, ``p``. Fewer than ``least`` entries have no row.
+    """Return Spearman's rank correlation of success on the suite and error on text in domain and at
+    4 and 8 times the trained length: ``split``, ``n`` entries, and what ``spearman`` returns as
+    ``rho``, ``low``, ``high``, ``p``. A split with fewer than ``least`` entries has no row.
 
     The success of an entry is its mean share of seeds that generalise to every scored split, over
     ``RANKED``, all of which it must have run. Its error is the mean over the seeds.
