@@ -102,9 +102,14 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        edited = " + ".join(find_edited(summary.get("sources", {})))
-        since = f", by the code of {edited} before an edit" if edited else ""
-        logger.info("%s is finished already%s; force=true runs it again", folder.path, since)
+        # In a sweep another worker finished it since this one looked.
+        if place is None:
+            edited = find_edited(summary.get("sources", {}))
+            logger.info(
+                "%s is finished already%s; force=true runs it again",
+                folder.path,
+                f", by the code of {' + '.join(edited)} before an edit" if edited else "",
+            )
         return summary
 
 
