@@ -50,13 +50,13 @@ run: $(STAMP) ## the main job; another one: make run RUN='task=selective_copy pe
 	$(BIN)/pe-lab $(RUN)
 
 test: $(STAMP) ## the tests over all cores, a few minutes
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(EXTENDED),$(ALL))
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-extended: $(STAMP) ## the longer end-to-end tests alone
 	$(BIN)/python -m pytest $(PARALLEL) -m "extended and not slow and not gpu and not slurm"
 
-test-all: ## both, as one run
-	$(MAKE) test EXTENDED=1
+test-all: $(STAMP) ## both, as one run
+	$(BIN)/python -m pytest $(PARALLEL) $(ALL)
 
 browser: ## Chromium for the tests of the report, by apt-get where it is missing
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; } \

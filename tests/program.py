@@ -172,7 +172,7 @@ _server.set_forkserver_preload(["pe_lab.experiment.run", "pe_lab.cli.train"])
 
 def start(*words: str, cwd: Path) -> Process:
     """Start the program; ``status`` waits for its end."""
-    # Also of a process that is killed before it opens its output.
+    # ``stderr`` is read also of a process that is killed before it opens its output.
     (cwd / "stderr").touch()
     process = _server.Process(target=_main, args=(words, cwd))
     process.start()

@@ -274,11 +274,12 @@ def test_gradients_reach_the_encoding(pe: str) -> None:
     assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in own)
 
 
-# The encodings by themselves are compiled in test_nn.py.
-@pytest.mark.parametrize("pe", ["tape", "rope", "cope", "path", "floater"])
+@pytest.mark.parametrize(
+    "pe", [pe if pe == "tape" else pytest.param(pe, marks=pytest.mark.extended) for pe in ENCODINGS]
+)
 def test_compiled(pe: str) -> None:
     torch.compiler.reset()
-    model, whole_graph = encoded(pe), pe != "floater"
+    model, whole_graph = encoded(pe), pe not in ("floater", "recurrent")
     compiled: Any = torch.compile(model, backend="eager", fullgraph=whole_graph)
     close(whole(compiled, tokens()), whole(model, tokens()))
     model.train()

@@ -58,10 +58,8 @@ def test_a_search_and_columns_through_several_processes(here: Here, tmp_path: Pa
     path.write_text(path.read_text().replace("protocol:", f"protocol:\n  search: {SEARCH}"))
     (tmp_path / "mine" / "pe").mkdir()
     (tmp_path / "mine" / "pe" / "mine.yaml").write_text(choices("pe")["alibi"].read_text())
-    phases = "phases=tuning,score,more_seeds,longer"
-    succeeded(here(*line, "pe=mine", phases.removesuffix(",longer")))
-    # Each phase, and each round of the search, starts processes: one phase does for the test.
     pool = [word for word in line if "launcher" not in word]
+    phases = "phases=tuning,score,more_seeds,longer"
     succeeded(here(*pool, "pe=mine", phases, "hydra.launcher.n_jobs=2"))
     rows = own_rows(tmp_path)
     assert {*rows["entry"]} == {"mine", "mine+conv"}
