@@ -102,8 +102,7 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        # In a sweep another worker finished it since this one looked.
-        if place is None:
+        if place is None:  # in a sweep another worker finished it since this one looked
             edited = find_edited(summary.get("sources", {}))
             logger.info(
                 "%s is finished already%s; force=true runs it again",
