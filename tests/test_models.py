@@ -46,8 +46,14 @@ def built(name: str, pe: str = "none", **changes: Any) -> Model | None:
 SEQUENTIAL = sequential()
 
 
+# One of each kind: the others are extended tests.
+IN_CI = {"none", "learned", "alibi", "t5", "rope", "fire", "cope", "fox", "path", "conv"}
+
+
 # With the transformer tests/pe asks for all this and more.
-@pytest.mark.parametrize("pe", ENCODINGS)
+@pytest.mark.parametrize(
+    "pe", [pytest.param(e, marks=[] if e in IN_CI else [pytest.mark.extended]) for e in ENCODINGS]
+)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "transformer"])
 def test_each_encoding_acts_or_is_refused(name: str, pe: str, float64: None) -> None:
     model, seen = built(name, pe), tokens()

@@ -43,8 +43,8 @@ for source in SOURCES.values():
         source["k_max"] = MAX_LEN - TRAIN_LEN - 1
 
 
-# Differences take half of the time of all checks: of variants they are among the extended tests.
-LONGEST = "gradient by differences"
+# All checks of all variants take a minute: of variants, those not named here are extended tests.
+OF_VARIANTS = {"no look at the future", "cached equals uncached", "fast equals plain"}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ LONGEST = "gradient by differences"
         pytest.param(
             section,
             check,
-            marks=[pytest.mark.extended] if check == LONGEST and name not in SECTIONS else [],
+            marks=[] if name in SECTIONS or check in OF_VARIANTS else [pytest.mark.extended],
             id=f"{name}-{check}",
         )
         for name, section in VARIANTS.items()
