@@ -102,7 +102,7 @@ def run(
         summary = folder.summary()
         if summary is None:
             return _execute(plan, folder, list(overrides), place)
-        if place is None:  # in a sweep another worker finished it since this one looked
+        if place is None:  # in a sweep, the worker that finished the run has reported it
             edited = find_edited(summary.get("sources", {}))
             logger.info(
                 "%s is finished already%s; force=true runs it again",
