@@ -108,7 +108,10 @@ def _rule(name: str, entry: dict[str, Any]) -> str:
     if entry["maths"] is None:
         return "\n".join(f"- {step}" for step in entry["steps"])
     defaults = facts.section(name)
-    symbols = [f"{s} is `{key}` ({defaults[key]})" for s, key in entry.get("symbols", {}).items()]
+    symbols = [
+        f"{s} is `{key}` ({json.dumps(defaults[key])})"
+        for s, key in entry.get("symbols", {}).items()
+    ]
     shown = f"```math\n{entry['maths']}\n```"
     return f"{shown}\nHere {', '.join(symbols)}." if symbols else shown
 

@@ -63,7 +63,7 @@ class OffByOne(PositionalEncoding):
 class LooksAhead(Plain):
     """A gate over all keys, later ones too."""
 
-    shift_invariant, reads_positions = True, False
+    shift_invariant, reads_positions = True, None
 
     def logits(self, content, q, k, inputs):
         return content * content.mean(-1, keepdim=True)
@@ -128,7 +128,7 @@ class Mixed(Plain):
 class Gated(Plain):
     """Adds the sum of the gates between a query and a key."""
 
-    shift_invariant, reads_positions = True, False
+    shift_invariant, reads_positions = True, None
 
     def __init__(self, dims):
         super().__init__(dims)
@@ -154,7 +154,7 @@ class Detached(Gated):
 class DetachedContent(Plain):
     """No gradient from the gates to queries and keys."""
 
-    shift_invariant, reads_positions = True, False
+    shift_invariant, reads_positions = True, None
 
     def logits(self, content, q, k, inputs):
         return content + content.detach().sigmoid()
@@ -163,7 +163,7 @@ class DetachedContent(Plain):
 class FarAhead(Plain):
     """Reads later keys in sequences of more than 100."""
 
-    shift_invariant, reads_positions = True, False
+    shift_invariant, reads_positions = True, None
 
     def logits(self, content, q, k, inputs):
         return content * content.mean(-1, keepdim=True) if content.shape[-1] > 100 else content

@@ -86,9 +86,7 @@ def test_packages_and_nothing_loose() -> None:
     tops = {name.split("/")[1] for name in files("pe_lab/*")}
     # Users import pe_lab.nn as they import torch.nn.
     assert {top for top in tops if top.endswith(".py")} == {"__init__.py", "__main__.py", "nn.py"}
-    assert (
-        10 <= len([top for top in tops if not top.endswith(".py")]) <= 17
-    )  # inspection/ joins explain/
+    assert 10 <= len([top for top in tops if not top.endswith(".py")]) <= 17
 
 
 def test_no_private_name_of_hydra() -> None:

@@ -210,7 +210,7 @@ def derivative(make: Make) -> str:
 
 
 def reads_positions(make: Make) -> str:
-    """``reads_positions`` is true if and only if other positions change something."""
+    """``reads_positions`` is set if and only if other positions change something."""
     built, sequence = make(), tokens()
     # Of one shape: other kernels, which round otherwise, may take other shapes.
     places = sequential().expand(2, -1), scattered(2, TRAIN_LEN, reach(built.encodings))
@@ -219,11 +219,11 @@ def reads_positions(make: Make) -> str:
         require(
             gap > 1e-6,
             f"positions with gaps change states by {gap:.1g}: use the positions passed in, or set "
-            "reads_positions = False",
+            "reads_positions = None",
         )
         return f"positions with gaps change states by {gap:.2g}"
-    require(gap == 0, f"reads_positions is False, but others change states by {gap:.1e}")
-    raise NotClaimedError("reads_positions is False, and positions with gaps change nothing")
+    require(gap == 0, f"reads_positions is None, but others change states by {gap:.1e}")
+    raise NotClaimedError("reads_positions is None, and positions with gaps change nothing")
 
 
 def shifted(make: Make) -> str:

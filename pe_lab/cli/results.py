@@ -10,7 +10,7 @@
                                                        generalise, and the median), or sd (mean and
                                                        standard deviation)
     pe-lab results threshold=0.1                       up to this error (a share) a run counts as
-                                                       generalised; default: as in suite v2, 0.05
+                                                       generalised; default: as in conf/suite/, 0.05
                                                        for other splits
     pe-lab results format=csv > table.csv              table, csv, json, markdown or latex
     pe-lab results runs_dir=elsewhere                  the folder of the runs, else runs

@@ -199,7 +199,7 @@ def find_class(path: Any, word: str, base: type) -> Any:
     except Exception as error:
         raise UsageError(
             f"{word} cannot be imported ({type(error).__name__}: {reason(error)}): install what it "
-            "needs, or give the path of a class that is installed or in the folder of --config-dir"
+            "needs, or give the path of a class that is installed, on PYTHONPATH or in --config-dir"
         ) from None
     if not (inspect.isclass(target) and issubclass(target, base)):
         raise UsageError(f"{word} is no {base.__name__}: name a class that derives from it")

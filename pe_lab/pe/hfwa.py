@@ -33,8 +33,8 @@ class HFWA(RoPE):
         super().__init__(dims, base, pairing, logn, logn_clip)
         if dims.n_layers == 1:
             raise ValueError(
-                "one layer of attention leaves none for a window below the last one: set "
-                "model.n_layers, or model.pattern, for 2 or more"
+                "one layer of attention leaves none for a window below the last one: give it two "
+                "or more by model.n_layers, model.pattern, or n_layers of pe_lab.nn.encodings"
             )
         self.last = dims.layer == dims.n_layers - 1
         if self.last:

@@ -28,8 +28,8 @@ ORIGIN = ("revision", "torch", "machine", "processor", "python")
 # ``suite`` name and digest; ``phase`` what the run is for (``phase_of``); ``seed`` of the data,
 # ``seed_init`` of the weights; ``error`` the share of wrong answers among ``n`` in ``n_seq``
 # sequences, null where the run failed or the encoding does not reach the length; ``guess`` that of
-# guessing; ``train_s`` and ``measure_s`` seconds; ``state`` finished or failed; ``planned`` the
-# digest of a claim that named the run before it began; ``started`` in seconds since 1970.
+# guessing; ``train_s`` and ``measure_s`` seconds; ``state`` finished or failed; ``started`` in
+# seconds since 1970.
 SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("suite", "task", "entry", "pe", "model", "phase"), pl.String),
     "lr": pl.Float64,
@@ -42,7 +42,6 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     **dict.fromkeys(("train_s", "measure_s"), pl.Float64),
     **dict.fromkeys(("state", "message", "run_id"), pl.String),
     **dict.fromkeys(ORIGIN, pl.String),
-    "planned": pl.String,
     "started": pl.Float64,
 }
 ORDER = ("task", "entry", "phase", "steps", "lr", "seed", "seed_init", "run_id", "split")

@@ -127,9 +127,7 @@ def _outwards(protocol: Protocol, tuning: Tuning, best: float) -> list[tuple[flo
 
 def _is_near(run: Measured, best: Measured, search: Search) -> bool:
     """Return whether another seed may make this rate the best one."""
-    return run[0] - best[0] <= search.near_error and (
-        run[0] < best[0] or run[1] <= search.near_loss * best[1]
-    )
+    return run[0] - best[0] <= search.near_error and run[1] <= search.near_loss * best[1]
 
 
 def collect_tuning(

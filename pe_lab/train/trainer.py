@@ -133,7 +133,7 @@ class Trainer:
     def fit(
         self, log: Callable[[dict[str, Any]], None], show: Callable[[int, float], None]
     ) -> None:
-        """Trains to the last step, or until the in-domain error has stayed below ``stop_below``.
+        """Trains to the last step, or until the in-domain error has stayed at most ``stop_below``.
 
         Args:
             log: is called with each row of measurements.
@@ -163,7 +163,7 @@ class Trainer:
             self._evaluate()
         stop = self.config.stop_below is not None and self.below >= self.config.patience
         if stop:
-            logger.info("in-domain error stayed below train.stop_below: stopped at %d", self.step)
+            logger.info("in-domain error stayed within train.stop_below: stopped at %d", self.step)
         return stop
 
     def train_step(self) -> None:
