@@ -70,7 +70,7 @@ def keep_freed_memory() -> None:
     """Have glibc keep freed blocks instead of giving them back to the kernel.
 
     Attention frees and takes large blocks at every step; fresh pages cost up to half of an
-    eager step (`make bench` measures both). Without glibc this does nothing.
+    eager step. Without glibc this does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:

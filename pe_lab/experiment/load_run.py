@@ -73,7 +73,7 @@ def load(path: str | Path) -> LoadedRun:
     planned = rebuild_plan(folder, summary)
     digest = summary["digests"].get("checkpoint.pt")
     if digest is None:
-        raise UsageError(f"{path} kept no weights (keep_checkpoint=false): make it with force=true")
+        raise UsageError(f"{path} kept no weights: make it with keep_checkpoint=true force=true")
     state = checkpoint.load(folder.checkpoint, digest)
     model = planned.model()
     try:

@@ -47,7 +47,7 @@ class SweepPlace:
     """A run's place in a sweep.
 
     Args:
-        name: of the run, columns with its progress.
+        name: of the run with its number, which begins its log lines.
         sweep: name of the sweep.
     """
 
@@ -231,7 +231,7 @@ def draw_evaluation_sets(plan: Plan) -> dict[str, Batch]:
         if not sets[split].scored[:quick].any():
             raise UsageError(
                 f"the split {split} has nothing to score in its first {quick} sequences: raise "
-                f"eval.quick_sequences={sizes.quick_sequences}, or change task.splits.{split}"
+                f"eval.quick_sequences={sizes.quick_sequences}, or change the keys of the task"
             )
     return sets
 

@@ -60,7 +60,7 @@ def init_arguments(cfg: WandbConfig, run: TrackedRun) -> dict[str, Any]:
     """Return the arguments of wandb.init that identify a run.
 
     ``config`` has a key ``setting`` beside the configuration: the encoding and every override
-    that can change a number except the seed, for averages over seeds.
+    that can change a number except task and seed, for averages over seeds.
     """
     names, model, seed = run.config["names"], run.config["model"], run.config["seed"]
     size = f"{model['n_layers']}L-d{model['d_model']}" if "d_model" in model else names["model"]

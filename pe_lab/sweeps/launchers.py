@@ -17,8 +17,8 @@ from pe_lab.sweeps.worker import Work, take_runs
 
 
 class Launcher(ABC):
-    """Starts workers. A subclass is ``_target_`` of a yaml in conf/hydra/launcher/, whose keys are
-    the arguments of the class."""
+    """Starts workers. A subclass is ``_target_`` of a yaml in conf/hydra/launcher/, or of
+    ``LAUNCHERS`` in config/compose.py; its keys are the arguments of the class."""
 
     waits = True
     """Whether ``launch`` returns only once all is done."""

@@ -51,7 +51,7 @@ class Slurm(Launcher):
         wait: whether to wait until all is done. If not, the same command shows what is done, and
             submits workers for what is missing.
         timeout_min: minutes of a task, as often as ``max_num_timeout``.
-        cpus_per_task: of a task; null: ``per_worker`` times ``threads``.
+        cpus_per_task: for each of ``per_worker``.
         signal_delay_s: seconds before the limit at which the runs write their checkpoints.
         setup: shell lines before a worker begins.
         additional_parameters: of sbatch, such as ``{requeue: true}``.
