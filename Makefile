@@ -69,7 +69,7 @@ test-slow: $(PEERS) ## the published effects and every encoding, trained: half a
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 test-peers: $(PEERS) ## encodings against transformers' code and in its models, none skipped
-	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined and not recompute"
+	PEERS=required $(BIN)/python -m pytest tests/pe -k "not contract and not combined"
 	$(BIN)/python -m pytest tests/test_hf.py tests/test_hf_rotation.py tests/test_mixer_peers.py -m "extended or not extended"
 
 test-chaos: $(STAMP) ## kills at random moments; CHAOS=minutes (10)
@@ -135,5 +135,6 @@ findings: $(STAMP) ## the sweeps of docs/findings.md, some 22 core-hours (python
 	$(BIN)/python -m docs.findings all
 
 clean: ## remove what make made; runs/ stays
-	rm -rf $(VENV) build dist site test-artefacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-wandb .venv-hydra build dist site test-artefacts *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .grimp_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

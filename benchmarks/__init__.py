@@ -1,6 +1,7 @@
 """Measurements of speed and memory.
 
-``python -m benchmarks`` (``make bench``) prints a table for each of its parts and writes
-runs/bench/<date>.json. ``benchmarks.encodings`` (``make cost``) measures the cost of each encoding
-for docs/encodings.md. See docs/performance.md.
+``benchmarks.step`` (``make bench``) compares a training step with another revision,
+``benchmarks.jobs`` (``make bench-jobs``) counts what many jobs cost, ``benchmarks.encodings``
+(``make cost``) measures each encoding for docs/encodings.md, and ``benchmarks.planted``
+(``make planted``) tests ``pe-lab why``. See docs/performance.md.
 """

@@ -1,6 +1,6 @@
 """``make bench-jobs``: what many jobs cost the process that launches them, and a run its worker.
 
-python -m benchmarks.jobs [jobs=10000] [runs=100]
+python -m benchmarks.jobs [jobs=10000] [runs=96]
 """
 
 import resource

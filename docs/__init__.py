@@ -1,1 +1,1 @@
-"""The pages about the encodings, and what writes them: ``python -m docs.generate``."""
+"""The pages, and what writes some of them: docs.generate, docs.findings, docs.leaderboard."""

@@ -99,10 +99,12 @@ def test_tables(here: Here, words: list[str], parts: list[str]) -> None:
 
 def test_the_page_has_every_task_and_entry(here: Here, tmp_path: Path) -> None:
     succeeded(here("leaderboard", f"to={tmp_path / 'page.html'}"))
-    page = (tmp_path / "page.html").read_text()
-    of_tasks = (f'id="task-{task}"' for task in SCORES.tasks)
-    assert_has(page, *of_tasks, "selective_rope", "6/8", "5033 runs, ")
-    assert "unseen distances" in page, "verdicts of pe-lab why"
+    assert_has(
+        (tmp_path / "page.html").read_text(),
+        *(f'id="task-{task}"' for task in SCORES.tasks),
+        *("selective_rope", "6/8", "5033 runs, "),
+        "unseen distances",  # a verdict of pe-lab why
+    )
 
 
 def test_the_pages_of_the_documentation_are_what_the_runs_say() -> None:

@@ -4,7 +4,7 @@
     pe-lab --config-dir examples/outside task=flipflop pe=none model=outside
 
 For another module, replace ``new_module`` and the fields of ``OutsideConfig``.
-Shape letters: B batch, T tokens, N scored tokens, V vocabulary.
+Shape letters: B batch, T new tokens, S tokens with those cached, V vocabulary.
 """
 
 from collections.abc import Sequence

@@ -202,8 +202,8 @@ def _set(cfg: DictConfig, override: Override, keys: list[str]) -> None:
         mapping, _, name = key.rpartition(".")
         if mapping not in MAPPINGS or name not in OmegaConf.select(cfg, mapping):
             raise UsageError(
-                f"{line}: only a split can be removed, ~task.splits.NAME, and added, "
-                "task.splits.NAME.KEY=VALUE; a key is given a value"
+                f"{line}: only a split, a file or a layer can be removed, ~task.splits.NAME, and "
+                "added, task.splits.NAME.KEY=VALUE; a key is given a value"
             )
         with open_dict(cfg):
             OmegaConf.select(cfg, mapping).pop(name)

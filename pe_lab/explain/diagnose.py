@@ -4,7 +4,7 @@ much. In domain and on a split.
 Shape letters: n answers, H heads, S keys.
 
 >>> found = diagnose(load("runs/recall/rope/seed0-0123abcd"))
->>> found.rows[0]
+>>> found.by_name["plain"]
 Row(name='plain', kind='error', value=0.31, in_domain=0.002, restored=None)
 """
 

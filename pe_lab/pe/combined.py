@@ -25,7 +25,8 @@ class Combined(PositionalEncoding):
     - A part's term of the logits is computed from q and k before any rotation, by itself: CoPE's
       gates see neither another part's term nor the rotation.
     - In a layer at most one part rotates or scales q and k, one replaces softmax and one replaces
-      the content term (DeBERTa, PaTH, DAPE). Where one replaces it, none rotates.
+      the content term (DeBERTa, PaTH, DAPE, Wall, ReRoPE and its kin). Where one replaces it, no
+      other rotates.
     - One part in all carries something from layer to layer.
     - The narrowest window holds for the whole layer.
 

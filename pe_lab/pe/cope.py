@@ -23,8 +23,9 @@ class CoPE(PositionalEncoding):
 
     A fractional position interpolates the two rows around it; at a whole one the gradient is that
     of the upper side. The table starts at zero. Each layer has one, shared by its heads. A gate
-    counts only where the mask allows it. Any length. Not absolute; causal. This is "Contextual",
-    not "Clipped RoPE" (2602.05258) of the same name. ``npos: null`` is the trained length + 1.
+    counts only where the mask allows it. Any length, but for ``combine: relative``. Not absolute;
+    causal. This is "Contextual", not "Clipped RoPE" (2602.05258) of the same name. ``npos: null``
+    is the trained length + 1.
 
     - ``gates``: ``sep_keys`` projects separate keys from the attention's input. ``values`` takes
       sigmoid(q_i . v_j / sqrt(D)).

@@ -23,11 +23,11 @@ class FoPE(PositionalEncoding):
     each layer. The product of two series is not a function of i - j: absolute. Any length; causal.
 
     ``sin_pad: 0`` is the paper's formula, which leaves the other pairs without a position; ``1`` is
-    its code. ``learned: false`` leaves the matrices as they start, as the code does. Each of their
-    columns starts as one 1 plus normal numbers of gain 0.3. ``fourier_norm: true`` divides the
-    columns by their sums, once, at the start. The code divides in each pass, which is the same
-    where nothing is learned. The key is false in every published configuration. Runs from before
-    this key, among them those of suite v1, have ``true``.
+    its code. ``learned: false`` leaves the matrices as they start, as the code does. They
+    start as normal numbers of gain 0.3, plus a 1 in each column m with ceil(kept / M) m < kept.
+    ``fourier_norm: true`` divides the columns by their sums, once, at the start. The code divides
+    in each pass, which is the same where nothing is learned. The key is false in every published
+    configuration. Runs from before this key, among them those of suite v1, have ``true``.
 
     Source: Hua 2024 (2412.17739), code TsinghuaC3I/Fourier-Position-Embedding.
     """

@@ -51,14 +51,12 @@
   // The leaderboard's filters, which are in the address: a link keeps them.
   const field = (name) => form.elements[name]?.value.trim() ?? "";
 
-  // Whether a row of a chart, or of a table by its entry, is of what is chosen. An entry of another
-  // column than the first is `cope+conv`. While a name is typed, its parts match too.
-  function chosen({ task, entry, part }) {
+  // Whether a row of a chart or table is of what is chosen. While a name is typed, its parts match.
+  function chosen({ task, label, column }) {
     if (task && field("task") && task !== field("task")) return false;
-    if (entry === undefined) return true;
-    const columns = [...(form.elements.column?.options ?? [])].map((one) => one.value);
-    const [name, plus] = entry.split(" ")[0].split("+");
-    if (field("column") && field("column") !== (part ?? plus ?? columns[1])) return false;
+    if (column && field("column") && column !== field("column")) return false;
+    if (label === undefined) return true;
+    const name = label.split(" ")[0].replace("pe=", "");
     const known = [...document.querySelectorAll("#entries option")].map((one) => one.value);
     const wanted = field("pe").split(",").map((one) => one.trim()).filter(Boolean);
     return !wanted.length ||
@@ -66,8 +64,13 @@
   }
 
   function filter() {
-    for (const row of document.querySelectorAll("table.sortable tbody tr")) {
-      row.hidden = !chosen({ entry: row.querySelector("th").textContent.trim() });
+    for (const table of document.querySelectorAll("table.sortable")) {
+      const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+      for (const row of table.tBodies[0].rows) {
+        const [task, label, column] = ["task", "entry", "column"]
+          .map((head) => row.cells[heads.indexOf(head)]?.textContent.trim());
+        row.hidden = !chosen({ task, label, column });
+      }
     }
     for (const part of document.querySelectorAll("details.task")) {
       part.hidden = !chosen({ task: part.id.replace("task-", "") });
@@ -104,9 +107,6 @@
   // Numbers by value, in the order that tablesort asks of a comparison.
   Tablesort.extend("number", () => false, (a, b) => Number(b) - Number(a));
   for (const table of document.querySelectorAll("table.sortable")) new Tablesort(table);
-  for (const link of document.querySelectorAll("th a")) {
-    link.addEventListener("click", (event) => event.stopPropagation());
-  }
   for (const box of document.querySelectorAll(".chart")) seen.observe(box);
   document.getElementById("filter")?.addEventListener("input", (event) => {
     const words = event.target.value.toLowerCase().split(/\s+/);
