@@ -222,8 +222,8 @@ def reads_positions(make: Make) -> str:
             "reads_positions = None",
         )
         return f"positions with gaps change states by {gap:.2g}"
-    require(gap == 0, f"reads_positions is None, but others change states by {gap:.1e}")
-    raise NotClaimedError("reads_positions is None, and positions with gaps change nothing")
+    require(gap == 0, f"reads_positions = None, but other positions change states by {gap:.1e}")
+    raise NotClaimedError("reads_positions = None: positions with gaps change nothing, as it says")
 
 
 def shifted(make: Make) -> str:

@@ -257,8 +257,8 @@ class PositionalEncoding(WithConstants):
             raise UsageError(f"position {first:g} is negative: this encoding has those from 0 on")
         if self.max_len is not None and last >= self.max_len:
             raise UsageError(
-                f"position {last:g} is beyond the {self.max_len} of this encoding: raise max_len "
-                "(of xpos: scale_base)"
+                f"position {last:g} is beyond the {self.max_len} of this encoding: raise max_len, "
+                "or the keys that limit it"
             )
 
     def null_values(self) -> dict[str, Any]:
