@@ -8,12 +8,12 @@ from numbers import Integral
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from pe_lab.config.compose import encoding_section, fill_parts
 from pe_lab.core.config_dir import choices
 from pe_lab.core.errors import UsageError
+from pe_lab.core.files import read_yaml
 from pe_lab.core.validation import instantiate
 from pe_lab.models import attention
 from pe_lab.models.base import refuse_whole_sequence
@@ -100,7 +100,7 @@ def _sizes(encoding: PositionalEncoding) -> list[torch.Size]:
 
 def _config(**keys: Any) -> TransformerConfig:
     """The default transformer with some keys changed."""
-    section = yaml.safe_load(choices("model")["transformer"].read_text("utf-8"))
+    section = read_yaml(choices("model")["transformer"])
     return instantiate({**section, **keys}, "model", TransformerConfig)
 
 

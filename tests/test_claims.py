@@ -99,6 +99,8 @@ def test_a_claim_with_earlier_runs_is_exploratory(tmp_path: Path) -> None:
         ({"tasks": {"flipflop": {"spars": 0.02}}}, "did you mean flipflop.sparse"),
         ({"tasks": {"flipflop": {}}}, "at least 1"),
         ({"written": "2026-11-26T12:00:00"}, "timezone"),
+        ({"tasks": {"flipflop": {"sparse": -0.02}}}, "greater than or equal to 0"),
+        ({"seeds": [0, 0]}, "at least 2"),
         ({"seed": [1]}, "seed"),
     ],
 )

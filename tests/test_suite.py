@@ -66,6 +66,7 @@ def test_the_digest_is_of_what_the_yaml_says(tmp_path: Path) -> None:
         ),
         ("parts", {1: [{"tasks": ["nope"], "entries": [], "columns": []}]}, "unknown nope"),
         ("controls", [], "controls"),
+        ("parts", {1: [], "1": []}, "1 is there twice"),
     ],
 )
 def test_a_wrong_yaml_is_refused_in_a_sentence(

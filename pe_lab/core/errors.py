@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# The most choices that a message lists; of more, the nearest few.
 MOST_LISTED = 64
-"""The most choices that a message lists; of more, the nearest few."""
 
 
 class PeLabError(Exception):

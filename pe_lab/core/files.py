@@ -1,10 +1,35 @@
-"""Files are written atomically: a kill leaves the old file or the new one."""
+"""Files are written atomically: a kill leaves the old file or the new one; and YAML is read."""
 
 import os
 import secrets
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from pe_lab.core.errors import writing
+
+
+class Loader(yaml.CSafeLoader):
+    """A mapping that has a key twice is an error: YAML would keep the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        if len({*keys}) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise yaml.constructor.ConstructorError(
+                problem=f"{twice} is there twice", problem_mark=node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file holds.
+
+    Raises:
+        OSError, yaml.YAMLError: it cannot be read, or is no YAML.
+    """
+    return yaml.load(path.read_bytes(), Loader)
 
 
 def replace_file(path: Path, *parts: bytes | memoryview) -> None:

@@ -16,14 +16,13 @@ from functools import cache
 from statistics import fmean
 from typing import Any, Literal
 
-import yaml
-
 from pe_lab.core.config_dir import conf
+from pe_lab.core.files import read_yaml
 
 IN_DOMAIN = "in_domain"
 OOD = "ood"
+# The mean error over the OOD splits.
 MEAN_OOD = f"{OOD}/error"
-"""The mean error over the OOD splits."""
 Z_95 = 1.959963984540054
 
 
@@ -133,10 +132,10 @@ METRICS = (
     Metric("guess", None, "share", column="guessing"),
 )
 
+# Metrics of a whole run that tables and charts show, with their titles.
 COSTS = {"time/train_s": "training time (s)", "params/total": "parameters"}
-"""Metrics of a whole run that tables and charts show, with their titles."""
+# What the metrics in a summary begin with.
 PREFIXES = (f"{IN_DOMAIN}/", f"{OOD}/", "params/", "time/")
-"""What the metrics in a summary begin with."""
 
 
 def compute_metrics(answers: Any) -> dict[str, float]:
@@ -157,15 +156,15 @@ def generated_metrics(answers: Any) -> dict[str, float]:
 
 
 GENERATED = tuple(f"{metric.name}_generated" for metric in METRICS if metric.generated)
+# How generated answers end, as shares of the sequences: right to the end, ended before the right
+# place, and not ended. The others err, or end late.
 ENDINGS = ("right", "too_early", "endless")
-"""How generated answers end, as shares of the sequences: right to the end, ended before the right
-place, and not ended. The others err, or end late."""
+# In tables of splits, in this order.
 TABLED = tuple(metric.name for metric in METRICS if not metric.closing_only)
-"""In tables of splits, in this order."""
+# Those that training changes.
 CURVES = tuple(m.name for m in METRICS if m.compute is not None and m.unit != "count")
-"""Those that training changes."""
+# Those that are shown in %; ``accuracy`` is 1 - error.
 SHARES = {"accuracy", *GENERATED, *ENDINGS, *(m.name for m in METRICS if m.unit == "share")}
-"""Those that are shown in %; ``accuracy`` is 1 - error."""
 CHARTED = tuple(metric for metric in METRICS if metric.charted)
 
 
@@ -185,8 +184,4 @@ def threshold(task: str, split: str) -> float:
 @cache
 def suite_files() -> Mapping[str, dict[str, Any]]:
     """Return what each yaml of conf/suite/ says, by the suite's name."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return {
-        file.stem: yaml.load(file.read_bytes(), loader)
-        for file in sorted((conf() / "suite").glob("*.yaml"))
-    }
+    return {file.stem: read_yaml(file) for file in sorted((conf() / "suite").glob("*.yaml"))}

@@ -30,8 +30,8 @@ def _split(text: str) -> list[str]:
 
 CommaSeparated = Annotated[list[E], BeforeValidator(_split), Field(min_length=1)]
 """Values separated by commas, each kept once."""
+# A command has one of the two, and takes the other for it.
 ALIKE = {"split": "splits", "splits": "split"}
-"""A command has one of the two, and takes the other for it."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from pe_lab.core.metrics import IN_DOMAIN, OOD
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 SUFFIX = ".jsonl"
+# Version of the format.
 FORMAT = 2
-"""Version of the format."""
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 TRAIN = "train"

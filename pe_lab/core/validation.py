@@ -20,15 +20,17 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from pe_lab.core.errors import UsageError, did_you_mean, reason
+from pe_lab.core.files import read_yaml
 
 T = TypeVar("T")
+# The kinds of pydantic's error for an unknown key.
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-"""The kinds of pydantic's error for an unknown key."""
+# Unknown keys and numbers that are not finite are refused.
 CLOSED = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
-"""Unknown keys and numbers that are not finite are refused."""
 
 closed = dataclass(frozen=True, kw_only=True, config=CLOSED)
 """A class decorator: a frozen dataclass that refuses unknown keys and values of other types."""
+# The recorded ``_target_`` -> today's. The identity of a run has the recorded one.
 MOVED = {
     f"pe_lab.{old}": f"pe_lab.{new}"
     for old, new in {
@@ -48,7 +50,6 @@ MOVED = {
         "models.mamba2.Mamba2Config": "models.linear_recurrent.Mamba2Config",
     }.items()
 }
-"""The recorded ``_target_`` -> today's. The identity of a run has the recorded one."""
 RECORDED = {new: old for old, new in MOVED.items()}
 
 
@@ -115,7 +116,7 @@ def read_checked(file: Path, kind: type[T], keys: Collection[str], see: str) -> 
     """
     content: Any = None
     try:
-        content = yaml.safe_load(file.read_bytes())
+        content = read_yaml(file)
         return TypeAdapter(kind).validate_python(content), content
     except ValidationError as error:
         raise UsageError(f"{file}: {problem(error, content, '', keys)}, as in {see}") from None

@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any
 
 import polars as pl
-import yaml
 
 from pe_lab.core.config_dir import choices, conf
 from pe_lab.core.errors import UsageError, check_known
+from pe_lab.core.files import read_yaml
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
@@ -283,8 +283,7 @@ def defaults_of(run: Run) -> Mapping[str, Any]:
 @cache
 def _yaml(name: str) -> dict[str, Any]:
     group, _, last = name.rpartition("/")
-    content = (choices(group)[last] if group else conf() / f"{name}.yaml").read_bytes()
-    return dict(yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {})
+    return dict(read_yaml(choices(group)[last] if group else conf() / f"{name}.yaml") or {})
 
 
 def same(value: Any, default: Any) -> bool:

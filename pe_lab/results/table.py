@@ -16,10 +16,9 @@ from typing import Any
 
 import orjson
 import polars as pl
-import yaml
 
 from pe_lab.core.errors import PeLabError, UsageError, reason
-from pe_lab.core.files import write_output
+from pe_lab.core.files import read_yaml, write_output
 from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
@@ -206,7 +205,7 @@ def _unfinished(folder: RunFolder) -> tuple[dict[str, Any], Mapping[str, Any]]:
     file = folder.path / "config.yaml"
     if not file.exists():
         return facts, {}
-    config = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    config = read_yaml(file)
     starts = [start for start in folder.starts() if "contents" in start or "null_keys" in start]
     return config.pop("names", {}) | facts, {**(starts[0] if starts else {}), "config": config}
 

@@ -15,7 +15,7 @@ from pe_lab.core.validation import closed, read_checked
 from pe_lab.results.statistics import holm
 from pe_lab.suite.rows import OTHER_SEEDS
 from pe_lab.suite.scores import WORST, choose_rates, fisher, unite
-from pe_lab.suite.suite import SCORE, Suite
+from pe_lab.suite.suite import SCORE, Share, Suite
 
 SUPPORTED, NOT_SUPPORTED, NOT_ENOUGH = "supported", "not supported", "open"
 # A claim is open while runs are missing.
@@ -47,9 +47,9 @@ class Claim:
     hypothesis: str
     encodings: Annotated[tuple[str, ...], Field(min_length=2)]
     tasks: Annotated[
-        dict[str, Annotated[dict[str, float], Field(min_length=1)]], Field(min_length=1)
+        dict[str, Annotated[dict[str, Share], Field(min_length=1)]], Field(min_length=1)
     ]
-    seeds: Annotated[tuple[int, ...], Field(min_length=2)]
+    seeds: Annotated[frozenset[int], Field(min_length=2)]
     test: Literal["fisher"] = "fisher"
     level: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     written: AwareDatetime | None = None
@@ -164,7 +164,7 @@ def _side(
     at, inside = (runs.filter(split=name) for name in (split, IN_DOMAIN))
     errors = at["error"].fill_null(WORST)
     missing = f"{entry} is not tuned, or failed at every rate" if rate is None else ""
-    if rate is not None and (left := sorted({*claim.seeds} - {*at["seed"]})):
+    if rate is not None and (left := sorted(claim.seeds - {*at["seed"]})):
         seeds = ",".join(map(str, left))
         missing = f"{entry} lacks seeds {seeds} at train.lr={rate:g}, which tuning chose"
     return {

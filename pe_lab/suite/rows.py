@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 import polars as pl
-import yaml
 
 from pe_lab.core.config_dir import choices
+from pe_lab.core.files import read_yaml
 from pe_lab.core.metrics import IN_DOMAIN, metric_name
 from pe_lab.results.groups import same
 from pe_lab.results.table import damage_named, flat, read_runs, text
@@ -191,7 +191,7 @@ def _equals(value: Any, expected: Any, was_null: bool) -> bool:
 def yaml_keys(group: str, name: str, folder: str | Path | None) -> Mapping[str, Any]:
     """Return the keys of a yaml of conf/ or of the user's folder with their values."""
     path = choices(group, folder).get(name)
-    return {} if path is None else flat({group: yaml.safe_load(path.read_bytes())})
+    return {} if path is None else flat({group: read_yaml(path)})
 
 
 def read_origin(path: Path) -> dict[str, Any]:
