@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pe_lab.config.compose import encoding_section, fill_parts
 from pe_lab.core.config_dir import choices
-from pe_lab.core.errors import UsageError
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.files import read_yaml
 from pe_lab.core.validation import instantiate
 from pe_lab.models import attention
@@ -115,10 +115,9 @@ def mixer(name: str, d_model: int, n_heads: int, **keys: Any) -> RecurrentMixer:
     Raises:
         UsageError: an unknown name or key, or a size that does not fit.
     """
+    check_known("name={} is no layer without attention", [name], MIXERS)
     sizes = {"n_layers": 1, "d_model": d_model, "n_heads": n_heads}
     cfg = _config(**sizes, pattern=[name], mixers=keys)
-    if name == "attention":
-        raise UsageError("name=attention has an encoding: use MultiHeadAttention")
     return MIXERS[name](d_model, n_heads, cfg.mixers)
 
 

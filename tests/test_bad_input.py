@@ -104,6 +104,7 @@ WRONG = [
     ("results by=not_finite", "none of the runs has a key not_finite"),
     ("results by=splits", "none of the runs has a key splits"),
     ("report runs_dir=nowhere", "nowhere"),
+    ("report format=svg title=mine", "leave title and inspect out"),
     ("report pe=none", "no runs in runs as selected"),
     ("report otu=here", "none of the runs has a key otu: choose from format, to,"),
     ("report to", "to"),

@@ -17,7 +17,7 @@ LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
     "check": 556, "cli": 1234, "config": 347, "core": 695, "evaluate": 307, "experiment": 672,
-    "explain": 987, "hf": 303, "kernels": 368, "models": 1575, "nn.py": 139, "pe": 2338,
+    "explain": 987, "hf": 303, "kernels": 368, "models": 1575, "nn.py": 138, "pe": 2338,
     "report": 464, "results": 1039, "store": 293, "suite": 1001, "sweeps": 470, "train": 608,
 }  # fmt: skip
 """Statements of a room of pe_lab, docstrings counted. A number only goes down: what needs more

@@ -51,6 +51,8 @@ def show(
         UsageError: a wrong option, no run selected, or a file in the way that is not ours.
         RunError: a file cannot be written.
     """
+    if format != "html" and (title or inspect):
+        raise UsageError("leave title and inspect out: the charts alone have no use for them")
     runs = selected(line, runs_dir, where, filters)
     if runs.is_empty():
         raise UsageError(f"report: no runs in {runs_dir} as selected: leave out a filter")
@@ -67,11 +69,13 @@ def show(
     path = folder / "index.html"
     if path.is_file() and MARK not in path.read_text("utf-8", errors="replace")[:2000]:
         raise UsageError(f"{path} was not written by pe-lab report: give another to=FOLDER")
-    chosen = [] if inspect == "none" else inspect.split(",") if inspect else None
-    inspections = inspect_best(sections, chosen)
+    inspections = inspect_best(
+        sections, [] if inspect == "none" else inspect.split(",") if inspect else None
+    )
     tasks = ", ".join(section.task for section in sections)
     title = title or f"Positional encodings on {tasks or 'no task yet'}"
     html = render_report(sections, runs, inspections, unread, title, str(line)).encode()
     write_output(path, html)
-    shown = f"{path}: {states(runs)}; {len(html) / 1e6:.1f} MB, open it in a browser"
-    console().print(shown, soft_wrap=True)
+    console().print(
+        f"{path}: {states(runs)}; {len(html) / 1e6:.1f} MB, open it in a browser", soft_wrap=True
+    )
