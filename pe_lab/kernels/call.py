@@ -2,7 +2,6 @@
 gradient."""
 
 import ctypes
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -61,14 +60,8 @@ class Problem(ctypes.Structure):
     def fill(self, **tensors: Tensor) -> None:
         """Set fields to tensors."""
         for name, x in tensors.items():
-            strided = name in strided_fields(type(self))
+            strided = isinstance(getattr(self, name), Strided)
             setattr(self, name, Strided(x) if strided else x.data_ptr())
-
-
-@functools.cache
-def strided_fields(kind: type[Problem]) -> frozenset[str]:
-    """The fields that are ``Strided``."""
-    return frozenset(name for name, of, *_ in kind._fields_ if of is Strided)
 
 
 def call(source: str, name: str, dtype: torch.dtype, problem: Problem) -> None:

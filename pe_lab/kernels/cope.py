@@ -49,15 +49,13 @@ def attend(
     encoding: CoPE, q: Tensor, k: Tensor, inputs: AttentionInputs, drop: Dropout
 ) -> Tensor | None:
     """The averaged values, (B, H, T, D)."""
-    operands = encoding.gate_operands(inputs.q_BHTD, inputs.k_BHSD, inputs)
-    gate_q: Tensor | None = operands[0]
-    gate_k: Tensor | None = operands[1]
+    gate_q, gate_k = encoding.gate_operands(inputs)
     # The kernel reads queries and keys once if they are the gates', too.
-    if gate_q is q:
-        gate_q, gate_k = None, None if gate_k is k else gate_k
+    gates = {
+        "gate_q": None if gate_q is q else gate_q,
+        "gate_k": None if gate_q is q and gate_k is k else gate_k,
+    }
     assert isinstance(encoding.position, TablePositions)
     table = encoding.position.table[None, : k.shape[2] + 1].to(q.dtype)  # S gates count to S
     scale = q.shape[-1] ** -0.5 if encoding.scale_positions else 1.0
-    return COPE.attend(
-        drop, scale, q=q, k=k, v=inputs.v_BHSD, gate_q=gate_q, gate_k=gate_k, table=table
-    )
+    return COPE.attend(drop, scale, q=q, k=k, v=inputs.v_BHSD, table=table, **gates)

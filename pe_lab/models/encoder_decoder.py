@@ -201,12 +201,13 @@ class EncoderLayer(nn.Module):
         self.attended, self.fed = Residual(cfg), Residual(cfg)
 
     def forward(self, x_BPE: Tensor, pos_BP: Tensor, seen_BP: Tensor | None) -> Tensor:
-        def attention(h: Tensor) -> Tensor:
-            kv = self.attention.keys_and_values(h)
-            return self.attention(h, kv, seen_BP, self.encoding, pos_BP)
-
         x = self.encoding.block_input(x_BPE, pos_BP)
-        x = self.attended(x, attention)
+        x = self.attended(
+            x,
+            lambda h: self.attention(
+                h, self.attention.keys_and_values(h), seen_BP, self.encoding, pos_BP
+            ),
+        )
         return self.fed(x, self.ff)
 
     def initialise(self, n_layers: int) -> None:

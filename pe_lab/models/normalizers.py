@@ -65,10 +65,18 @@ class SquaredReLU(nn.Module):
 
 
 class Entmax(nn.Module):
-    """``entmax15`` over the keys that a query sees."""
+    """1.5-entmax over the keys that a query sees: weights that are exactly 0 where logits are far
+    smaller than the largest.
+
+        weights_j = max(logits_j / 2 - tau, 0)^2      tau such that they sum to 1
+
+    Source: Peters 2019 (1905.05702).
+    """
 
     def forward(self, logits: Tensor, inputs: AttentionInputs) -> Tensor:
-        return entmax15(logits, inputs.mask_TS)
+        # In half precision the sums over keys would be so rough that weights summed to up to 9.
+        weights: Tensor = _Entmax15.apply(widened(logits), inputs.mask_TS)
+        return weights.to(logits.dtype)
 
 
 class ASEntmax(Entmax):
@@ -148,15 +156,3 @@ class _Entmax15(torch.autograd.Function):
         (gradient,), (root,) = gradients, ctx.saved_tensors
         mean = (gradient * root).sum(-1, keepdim=True) / root.sum(-1, keepdim=True)
         return root * (gradient - mean), None
-
-
-def entmax15(logits: Tensor, mask: Tensor) -> Tensor:
-    """Weights that are exactly 0 where logits are far smaller than the largest.
-
-        weights_j = max(logits_j / 2 - tau, 0)^2      tau such that they sum to 1
-
-    Source: Peters 2019 (1905.05702).
-    """
-    # In half precision the sums over keys would be so rough that weights summed to up to 9.
-    weights: Tensor = _Entmax15.apply(widened(logits), mask)
-    return weights.to(logits.dtype)

@@ -26,5 +26,5 @@ class ALiBi(PositionalEncoding):
         self.slopes = nn.Parameter(slopes) if learned else nn.Buffer(slopes, persistent=False)
 
     @by_distance
-    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         return -self.slopes[:, None, None] * distances(pos_q_BT, pos_k_BS)[:, None]

@@ -87,6 +87,10 @@ class Combined(PositionalEncoding):
     def bias_by_distance(self) -> bool:
         return all(part.bias_by_distance for part in self.active_parts("bias"))
 
+    @property
+    def replaces_content(self) -> bool:
+        return any(part.replaces_content for part in self.active_parts("logits"))
+
     def attention_parts(self) -> list[PositionalEncoding]:
         """The parts that act in this layer's attention."""
         return [part for part in self.active_parts() if part.hooks() - {"embed", "block_input"}]

@@ -73,9 +73,7 @@ class CoPE(PositionalEncoding):
             self.max_len = self.relative.max_len
         if not self.counts:
             return
-        self.gate_key = None
-        if gates == "sep_keys":
-            self.gate_key = nn.Linear(dims.d_model, dims.heads_width)
+        self.gate_key = nn.Linear(dims.d_model, dims.heads_width) if gates == "sep_keys" else None
         self.position: nn.Module
         if combine == "alibi_slope":
             self.position = SlopePositions(dims.n_heads, self.npos)
@@ -98,12 +96,10 @@ class CoPE(PositionalEncoding):
             logits_BHTS = self.relative.logits(content_BHTS, q_BHTD, k_BHSD, inputs)
         if not self.counts:
             return logits_BHTS
-        if self.rope is not None:
-            q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
-        gate_logits_BHTS = self._gate_logits(content_BHTS, q_BHTD, k_BHSD, inputs)
+        gate_logits_BHTS = self._gate_logits(content_BHTS, inputs)
         # A running sum of many gates would drown its summands in half precision.
         mask_TS = None if inputs.sees_all else inputs.mask_TS
-        term_BHTS = self.position(widened(q_BHTD), widened(gate_logits_BHTS), mask_TS)
+        term_BHTS = self.position(widened(inputs.q_BHTD), widened(gate_logits_BHTS), mask_TS)
         if self.scale_positions:
             term_BHTS = term_BHTS / math.sqrt(q_BHTD.shape[-1])
         return logits_BHTS + term_BHTS
@@ -114,26 +110,21 @@ class CoPE(PositionalEncoding):
             return {}
         q, k = inputs.q_BHTD, inputs.k_BHSD
         content = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        gate_logits = widened(self._gate_logits(content, q, k, inputs))
+        gate_logits = widened(self._gate_logits(content, inputs))
         return {
             "gate": gate_logits.sigmoid() * inputs.mask_TS,
             "position": count_positions(gate_logits, inputs.mask_TS, self.npos - 1),
         }
 
-    def _gate_logits(
-        self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
-    ) -> Tensor:
+    def _gate_logits(self, content_BHTS: Tensor, inputs: AttentionInputs) -> Tensor:
         if self.gates == "keys" and self.rope is None:
             return content_BHTS
-        gate_q, gate_k = self.gate_operands(q_BHTD, k_BHSD, inputs)
-        return gate_q @ gate_k.transpose(-1, -2) / math.sqrt(q_BHTD.shape[-1])
+        gate_q, gate_k = self.gate_operands(inputs)
+        return gate_q @ gate_k.transpose(-1, -2) / math.sqrt(gate_q.shape[-1])
 
-    def gate_operands(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
-    ) -> tuple[Tensor, Tensor]:
+    def gate_operands(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """The tensors gate_q and gate_k of the gates sigmoid(gate_q_i . gate_k_j / sqrt(D))."""
-        if self.rope is not None:
-            q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
+        q_BHTD, k_BHSD = inputs.q_BHTD, inputs.k_BHSD
         if self.gates == "values":
             return q_BHTD, inputs.v_BHSD
         if self.gate_key is None:

@@ -10,7 +10,7 @@ from pe_lab.pe.fire import FIRE
 from pe_lab.pe.kerple import KERPLE
 
 # Each with the values of its yaml; a test holds them equal.
-BASES: dict[str, tuple[type[PositionalEncoding], dict[str, Any]]] = {
+BASES: dict[str, tuple[type[ALiBi | KERPLE | FIRE], dict[str, Any]]] = {
     "alibi": (ALiBi, {"learned": False}),
     "kerple": (KERPLE, {"form": "log", "share_layers": True}),
     "fire": (FIRE, {"hidden": 32, "c": 0.1, "threshold": 0.25, "share_layers": False}),
@@ -56,7 +56,6 @@ class DAPE(PositionalEncoding):
         self, content_BHTS: Tensor, q_BHTD: Tensor, k_BHSD: Tensor, inputs: AttentionInputs
     ) -> Tensor:
         bias_BHTS = self.base.bias(inputs.pos_q_BT, inputs.pos_k_BS)
-        assert bias_BHTS is not None
         return content_BHTS + bias_BHTS + self._adjustment(content_BHTS, bias_BHTS)
 
     def _adjustment(self, content_BHTS: Tensor, bias_BHTS: Tensor) -> Tensor:
@@ -74,7 +73,6 @@ class DAPE(PositionalEncoding):
         q, k = inputs.q_BHTD, inputs.k_BHSD
         content_BHTS = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         bias_BHTS = self.base.bias(inputs.pos_q_BT, inputs.pos_k_BS)
-        assert bias_BHTS is not None
         return {
             "adjustment": self._adjustment(content_BHTS, bias_BHTS),
             "base bias": bias_BHTS,

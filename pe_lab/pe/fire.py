@@ -42,7 +42,7 @@ class FIRE(PositionalEncoding):
         self.hidden = nn.Linear(1, hidden)
         self.out = nn.Linear(hidden, dims.n_heads, bias=False)
 
-    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         far_BTS = distances(pos_q_BT, pos_k_BS)
         least = (self.threshold * self.threshold_factor).abs()
         whole_BT = self._psi(pos_q_BT.to(least.dtype).maximum(least))

@@ -142,9 +142,11 @@ def rotate_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool = False) -> Tenso
         factors: complex, (1 or B, 1 or H, T, D/2).
         halves: pairs are the features m and m + D/2, else 2m and 2m + 1.
     """
+    if halves:
+        return rotate_halves(x_BHTD, factors.real, factors.imag)
     wide_BHTD = widened(x_BHTD)
-    factors = factors.to(torch.promote_types(wide_BHTD.dtype, torch.complex64))
-    return multiply_pairs(wide_BHTD, factors, halves).to(x_BHTD.dtype)
+    pairs = torch.view_as_complex(wide_BHTD.reshape(*x_BHTD.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * factors.to(pairs.dtype)).flatten(-2).to(x_BHTD.dtype)
 
 
 def rotate_queries_and_keys(
@@ -155,24 +157,12 @@ def rotate_queries_and_keys(
     return rotate_pairs(q_BHTD, last, halves), rotate_pairs(k_BHSD, factors_k, halves)
 
 
-def multiply_pairs(x_BHTD: Tensor, factors: Tensor, halves: bool) -> Tensor:
-    """Pairs of features, read as complex numbers, times ``factors`` of the same precision."""
-    if halves:
-        return multiply_halves(x_BHTD, factors.real, factors.imag)
-    pairs = torch.view_as_complex(x_BHTD.reshape(*x_BHTD.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * factors).flatten(-2)
-
-
-def multiply_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Features m and m + D/2 rotated by the angle with cos[.., m] and sin[.., m]."""
-    a, b = x_BHTD.chunk(2, -1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
 def rotate_halves(x_BHTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``multiply_halves`` in the type of x, but computed at least in float32."""
-    wide = torch.promote_types(x_BHTD.dtype, torch.float32)
-    return multiply_halves(x_BHTD, cos.to(wide), sin.to(wide)).to(x_BHTD.dtype)
+    """Features m and m + D/2 rotated by the angle with cos[.., m] and sin[.., m]; in the type of x,
+    but computed at least in float32."""
+    a, b = widened(x_BHTD).chunk(2, -1)
+    cos, sin = cos.to(a.dtype), sin.to(a.dtype)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x_BHTD.dtype)
 
 
 def unit_factors(pos_BT: Tensor, frequencies_M: Tensor) -> Tensor:

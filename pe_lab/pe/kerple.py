@@ -37,7 +37,7 @@ class KERPLE(PositionalEncoding):
         )
 
     @by_distance
-    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         r1 = F.softplus(self.raw_r1)[:, None, None]
         far = distances(pos_q_BT, pos_k_BS)[:, None].to(r1.dtype)
         if self.form == "log":

@@ -71,7 +71,6 @@ class RoPE(PositionalEncoding):
         self.train_len = dims.train_len
         self.shift_invariant = logn == "none"
         theta_M = rope_frequencies(dims, base, fraction, drop, clip)
-        self.learned = learned
         self.frequencies = (
             nn.Parameter(theta_M.to(torch.get_default_dtype()))
             if learned
@@ -92,7 +91,7 @@ class RoPE(PositionalEncoding):
 
     def factors(self, pos_BT: Tensor) -> Tensor:
         """Complex factors of the pairs at these positions, (B, 1, T, D/2)."""
-        return unit_factors(pos_BT, self.frequencies.double() if self.learned else self.frequencies)
+        return unit_factors(pos_BT, self.frequencies.double())
 
     def scale_queries(self, x_BHTD: Tensor, pos_q_BT: Tensor) -> Tensor:
         """Queries, or their factors, scaled by ``logn``."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from pe_lab.pe.base import Dims, PositionalEncoding, by_distance
-from pe_lab.pe.functional import distances, refuse_where
+from pe_lab.pe.functional import distances
 
 
 class T5(PositionalEncoding):
@@ -28,18 +28,22 @@ class T5(PositionalEncoding):
     def __init__(
         self,
         dims: Dims,
-        buckets: Annotated[int, Field(gt=0, le=2**14)],
+        buckets: Annotated[int, Field(ge=2, le=2**14)],
         max_distance: Annotated[int, Field(gt=0, lt=2**62)],
         share_layers: bool,
     ) -> None:
         super().__init__()
-        check_keys(buckets, max_distance)
+        if max_distance <= buckets // 2:
+            raise ValueError(
+                f"max_distance={max_distance} is not above buckets / 2 = {buckets // 2}, the "
+                "distances that have separate buckets: raise max_distance or lower buckets"
+            )
         self.share_layers = share_layers
         self.borders = nn.Buffer(torch.tensor(_borders(buckets, max_distance)), persistent=False)
         self.table = nn.Parameter(torch.randn(buckets, dims.n_heads) / math.sqrt(dims.d_model))
 
     @by_distance
-    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor | None:
+    def bias(self, pos_q_BT: Tensor, pos_k_BS: Tensor) -> Tensor:
         row_BTS = torch.bucketize(distances(pos_q_BT, pos_k_BS), self.borders, right=True)
         # Columns of (H, buckets): the backward of a row look-up would cost five times as much.
         scores_HR = self.table.T.contiguous()
@@ -49,13 +53,11 @@ class T5(PositionalEncoding):
 
 def _borders(buckets: int, max_distance: int) -> list[int]:
     """The smallest distance of each bucket but the first; an empty one has its successor's."""
-    borders, far = [0], range(max_distance + 1)
-    for bucket in range(1, buckets):
-        border = bisect_left(
-            far, bucket, lo=borders[-1], key=lambda n: _bucket(n, buckets, max_distance)
-        )
-        borders.append(border)
-    return borders[1:]
+    far = range(max_distance + 1)
+    return [
+        bisect_left(far, bucket, key=lambda n: _bucket(n, buckets, max_distance))
+        for bucket in range(1, buckets)
+    ]
 
 
 def _bucket(distance: int, buckets: int, max_distance: int) -> int:
@@ -65,15 +67,3 @@ def _bucket(distance: int, buckets: int, max_distance: int) -> int:
     share = math.log(distance / exact) / math.log(max_distance / exact)
     # The tiny addend keeps a distance on a border (share * .. a whole number) above it.
     return min(exact + int(share * (buckets - exact) + 1e-9), buckets - 1)
-
-
-def check_keys(buckets: int, max_distance: int) -> None:
-    exact = buckets // 2
-    refuse_where(
-        (buckets < 2, f"buckets={buckets} is too few: set buckets to 2 or more"),
-        (
-            max_distance <= exact,
-            f"max_distance={max_distance} is not above buckets / 2 = {exact}, the distances "
-            "that have separate buckets: raise max_distance or lower buckets",
-        ),
-    )

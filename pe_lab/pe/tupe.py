@@ -53,7 +53,6 @@ class TUPE(PositionalEncoding):
         if self.relative is None:
             return logits_BHTS
         relative_BHTS = self.relative.bias(pos_q_BT, pos_k_BS)
-        assert relative_BHTS is not None
         return logits_BHTS + relative_BHTS
 
     def _project(self, linear: nn.Linear, pos_BT: Tensor) -> Tensor:

@@ -57,14 +57,19 @@ def build_encodings(
     if not encoded:
         return [NoPE(size) for size in sizes]
     first = encodings[encoded[0]]
-    shares = type(first).share is not PositionalEncoding.share or "layer_state" in first.hooks()
-    if dims.layer_heads is not None and (first.share_layers or shares):
-        raise UsageError("model.layers.<i>.n_heads cannot differ: layers share this encoding")
     if first.share_layers:
         encodings = [first] * dims.n_layers
     for lower, layer in combinations(encoded, 2):
         if encodings[layer] is not encodings[lower]:
             encodings[layer].share(encodings[lower])
+    shared = [
+        id(one)
+        for encoding in encodings
+        for one in (*encoding.modules(), *encoding.parameters(), *encoding.buffers())
+    ]
+    carries = first.share_layers or "layer_state" in first.hooks()
+    if dims.layer_heads is not None and (carries or len({*shared}) < len(shared)):
+        raise UsageError("model.layers.<i>.n_heads cannot differ: layers share this encoding")
     return [
         encodings[layer] if layer in encoded else NoPE(size) for layer, size in enumerate(sizes)
     ]

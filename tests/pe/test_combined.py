@@ -46,14 +46,22 @@ def test_inputs_in_the_order_of_the_list() -> None:
 
 def test_layers_of_a_part() -> None:
     encodings = built({"pe": "rope", "layers": [0, 2]}, {"pe": "t5", "layers": [1, 2]}, n_layers=4)
-    hooks = [sorted(encoding.hooks()) for encoding in encodings]
-    assert hooks == [["rotate"], ["bias"], ["bias", "rotate"], []]
+    assert [{*one.hooks()} for one in encodings] == [
+        {"rotate"},
+        {"bias"},
+        {"bias", "rotate"},
+        set(),
+    ]
     # Both layers of T5 share one table, though layer 0 has none.
     tables = [dict(encoding.named_parameters()) for encoding in encodings]
     assert tables[1]["parts.1.table"] is tables[2]["parts.1.table"]
     rope = build_encodings(SECTIONS["rope"], dims(n_layers=4))[0]
     given = inputs(width=8)
     assert torch.equal(attend_by_hooks(encodings[0], *given), attend_by_hooks(rope, *given))
+
+
+def test_content_is_replaced_where_a_part_replaces_it() -> None:
+    assert [built(name, "alibi")[0].replaces_content for name in ("path", "rope")] == [True, False]
 
 
 def test_as_long_as_the_shortest_part() -> None:
