@@ -56,6 +56,7 @@ BAD = {
     "a command": (["resluts"], "did you mean results?"),
     "a flag": (["--multirum", "pe=rope"], "--multirum"),
     "quotes": (["train.lr='3"], "is not understood"),
+    "a sweep of nothing": (["-m", "seed=range(0,0)"], "has no values"),
     "a job of a sweep": (["-m", "pe=rope,roppe"], "did you mean rope?"),
     "broken yaml": (["--config-dir", "mine", "task=broken"], "broken.yaml"),
     "broken code": (["--config-dir", "mine", "pe=syntax"], "SyntaxError"),
@@ -143,7 +144,7 @@ WRONG = [
     ("check --config-dir none", "none"),
     ("check --config-dir .", ""),
     ("check cope", "cope"),
-    ("show task=flipflop sample=1", "model, n, pe, positions, preset"),
+    ("show task=flipflop lenght=3", "did you mean task.length?"),
     *(
         (f"new encoding {name}", name)
         for name in ("rope", "json", "class", "my-own", "../up", "Mine")
@@ -191,7 +192,11 @@ def test_too_long_a_split_can_be_left_out(here: Here, tmp_path: Path) -> None:
 
 PAGE = Path(ROOT, "docs", "aliases.md").read_text("utf-8")
 LINES = re.findall(r"^\|[^|]+\|[^|]*\| `([^`]+)` \|", PAGE, re.MULTILINE)
-LINES += re.findall(r"`(pe=[^`]+)` without", PAGE)
+LINES += [
+    *re.findall(r"`(pe=[^`]+)` without", PAGE),
+    # Layers of different heads, which share nothing.
+    "pe=combined pe.parts=[rope,alibi] 'model.layers={0: {n_heads: 1}}'",
+]
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -18,10 +18,10 @@ from pe_lab.core.errors import DamagedError, UsageError
 from pe_lab.core.metrics import ENDINGS, GENERATED, compute_metrics
 from pe_lab.core.rng import generator
 from pe_lab.evaluate.evaluate import evaluate, make_cells
-from pe_lab.evaluate.record import NAME, Evaluations, Measurement, read_evaluations
+from pe_lab.evaluate.record import NAME, REMEDY, Evaluations, Measurement
 from pe_lab.evaluate.swap_encoding import split_encodings
 from pe_lab.experiment.load_run import load
-from pe_lab.store.run_folder import RunFolder
+from pe_lab.store.run_folder import RunFolder, seal_lines
 from pe_lab.train.batches import evaluation_set
 from pe_lab.train.measure import Evaluator
 from pe_lab.train.plan import make_plan
@@ -272,7 +272,7 @@ def test_batches_are_halved_when_memory_runs_out(
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return read_evaluations(RunFolder(path))
+    return RunFolder(path).record(NAME, REMEDY)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -339,16 +339,20 @@ def test_a_flipped_bit_of_any_byte_and_a_lost_line_are_found(tmp_path: Path) -> 
         record.add(Measurement(False, {}, tokens, "sparse", tokens, 9, False), {"error": 0.5})
     path = run.path / NAME
     whole = path.read_bytes()
-    assert len(read_evaluations(run)) == 2
+    assert len(run.record(NAME, REMEDY)) == 2
     for place in range(0, len(whole), 5):
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
         with pytest.raises(DamagedError):
-            read_evaluations(run)
-    path.write_bytes(whole.splitlines(keepends=True)[0])
-    with pytest.raises(DamagedError):
-        read_evaluations(run)
+            run.record(NAME, REMEDY)
+    for content in (
+        whole.splitlines(keepends=True)[0],
+        seal_lines({**row, "run": "0123abcd"} for row in record.rows).encode(),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DamagedError):
+            run.record(NAME, REMEDY)
 
 
 def test_several_may_add_at_once(run: Run) -> None:

@@ -13,7 +13,7 @@ import torch
 from made import edit_checkpoint
 from program import Here, assert_has, assert_refused, ran, start, succeeded, tiny
 
-from pe_lab.evaluate.record import NAME, read_evaluations
+from pe_lab.evaluate.record import NAME, REMEDY
 from pe_lab.store.run_folder import RunFolder
 
 
@@ -170,10 +170,10 @@ def test_what_is_measured_stays_and_the_line_goes_on(runs: Path) -> None:
     process.wait_for(lambda: (run / NAME).exists() and (run / NAME).stat().st_size)
     process.send(signal.SIGTERM)
     assert process.status == 143
-    kept = read_evaluations(RunFolder(run))
+    kept = RunFolder(run).record(NAME, REMEDY)
     assert 0 < len(kept) < 12
     assert not (runs / "evaluations").exists()
     again = start(*words, cwd=runs.parent)
     assert again.status == 0, again.stderr
-    whole = read_evaluations(RunFolder(run))
+    whole = RunFolder(run).record(NAME, REMEDY)
     assert (whole[: len(kept)], len(whole)) == (kept, 12)

@@ -119,18 +119,22 @@ def test_a_signal_between_two_jobs(here: Here, monkeypatch: pytest.MonkeyPatch) 
     assert [row[2] for row in table(stopped.out)] == ["finished", "not begun"]
 
 
-def test_jobs_that_differ_in_their_seed_are_composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["-m", "task=flipflop", "pe=rope,cope", "seed=range(0,4)"]
+@pytest.mark.parametrize(("more", "times"), [([], 2), (["seed.init=1"], 8), (["seed.data=1"], 8)])
+def test_jobs_that_differ_in_their_seed_are_composed_once(
+    monkeypatch: pytest.MonkeyPatch, more: list[str], times: int
+) -> None:
+    words = ["-m", "task=flipflop", "pe=rope,cope", "seed=range(0,4)", *more]
     composed = []
     job = Composer.job
     monkeypatch.setattr(Composer, "job", lambda *args: composed.append(0) or job(*args))
     jobs, _, _ = list_jobs(CommandLine.parse(words))
-    assert len(composed) == 2
+    assert len(composed) == times
     expected = [find_folder(plan).path for plan in planned(CommandLine.parse(words))[1]]
     assert [job.folder.path for job in jobs] == expected
     # A key that reads the seed is composed for each.
-    _, _, plan = list_jobs(CommandLine.parse([*words, "train.warmup=${seed}"]))
-    assert plan.config.train.warmup == 3
+    assert (
+        list_jobs(CommandLine.parse([*words, "train.warmup=${seed}"]))[2].config.train.warmup == 3
+    )
 
 
 def test_the_closing_table_of_many_jobs(tmp_path: Path) -> None:

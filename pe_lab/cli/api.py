@@ -239,5 +239,5 @@ def _write(value: Any) -> str:
     try:
         # Numbers of numpy and torch have item().
         return json.dumps(value.item() if hasattr(value, "item") else value)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):
         raise UsageError(f"a {type(value).__name__} cannot be the value of a key") from None

@@ -53,11 +53,6 @@ def split_finished(text: str, runs_dir: Path) -> tuple[list[Path], list[Path]]:
 
 def find_runs(text: str, runs_dir: Path) -> list[Path]:
     """The runs of a list of folders, patterns and parts of paths; UsageError where one has none."""
-    if not text:
-        raise UsageError(
-            "no run is named: give run=FOLDER, or a part of its name below runs_dir; pe-lab runs "
-            "lists them"
-        )
     # A path may have a comma in it.
     names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
     paths = [path for name in names if name for path in _find(name, runs_dir)]

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -30,8 +31,12 @@ from pe_lab.core.errors import RunError, UsageError, check_known
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import Table, print_tables
 
-GROUPS = ("pe", "task", "model")
-"""The groups of yamls that are checked."""
+CHECKS: dict[str, Callable[[Any], Iterator[Outcome]]] = {
+    "pe": networks.check_encoding,
+    "task": tasks.check_task,
+    "model": networks.check_model,
+}
+"""What checks a yaml, by its group."""
 
 
 def show(
@@ -86,19 +91,14 @@ def _checks(
 
         ((_, name, encoding),) = sections
         return {f"hf={hf} pe={name}": partial(check_rotation, hf, encoding)}
-    checks = {
-        "pe": networks.check_encoding,
-        "task": tasks.check_task,
-        "model": networks.check_model,
-    }
-    return {f"{group}={name}": partial(checks[group], section) for group, name, section in sections}
+    return {f"{group}={name}": partial(CHECKS[group], section) for group, name, section in sections}
 
 
 def _all(config_dir: Path | None) -> dict[str, list[str]]:
     """All encodings of conf/; with a folder of yamls its encodings, tasks and models."""
     if config_dir is None:
         return {"pe": list(choices("pe"))}
-    names = {g: sorted(p.stem for p in (config_dir / g).glob("*.yaml")) for g in GROUPS}
+    names = {g: sorted(p.stem for p in (config_dir / g).glob("*.yaml")) for g in CHECKS}
     if not any(names.values()):
         raise UsageError(f"--config-dir {config_dir} holds no yaml in pe/, task/ or model/")
     return names

@@ -25,10 +25,10 @@ Further: device=auto|cpu|cuda, threads=1, runs_dir=runs; --config-dir FOLDER for
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import polars as pl
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from pe_lab.cli.arguments import refuse_left_out, split_finished
 from pe_lab.core.console import busy
@@ -44,16 +44,14 @@ from pe_lab.results.format import OutputFormat, print_tables
 from pe_lab.results.table import runs_of, unfinished_notes
 from pe_lab.results.tables import Spread
 
-Lengths = Annotated[CommaSeparated[PositiveInt], Field(description="whole numbers, at least 1")]
-
 
 def show(
     line: Line,
     *,
-    run: str = "",
+    run: str,
     pe: str | None = None,
     splits: CommaSeparated[str] | None = None,
-    lengths: Lengths | None = None,
+    lengths: CommaSeparated[PositiveInt] | None = None,
     k: PositiveFloat | None = None,
     sequences: PositiveInt | None = None,
     generate: bool = False,
@@ -107,9 +105,15 @@ def notes(evaluated: pl.DataFrame) -> list[str]:
     """Return what the tables do not show: scales, cells without numbers, parameters left out."""
     lines, rows = scales(evaluated), evaluated.with_columns(encoding=shown_encoding())
     empty = rows.filter(pl.col("message").is_not_null())
-    for encoding, split, message in empty.select("encoding", "split", "message").unique().rows():
+    for encoding, split, message in (
+        empty.select("encoding", "split", "message").unique(maintain_order=True).rows()
+    ):
         lines.append(f"{encoding} n/a on {split}: {message}")
-    left_out = rows.filter(pl.col("left_out") > 0).select("pe", "left_out", "encoding").unique()
+    left_out = (
+        rows.filter(pl.col("left_out") > 0)
+        .select("pe", "left_out", "encoding")
+        .unique(maintain_order=True)
+    )
     for pe, number, encoding in left_out.rows():
         lines.append(f"{number:,} trained parameters of {pe} are left out under {encoding}")
     if earlier := int(evaluated["earlier"].sum()):

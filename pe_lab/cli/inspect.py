@@ -12,10 +12,8 @@ All numbers count from 0.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 from rich.text import Text
 
 from pe_lab.cli.arguments import find_run
@@ -24,7 +22,6 @@ from pe_lab.core.errors import UsageError
 from pe_lab.core.options import Line
 from pe_lab.explain.inspect import Answer, Head, Inspection, inspect_run
 
-Index = Annotated[int, Field(description="a whole number, from 0")]
 MOST_HEADS, MOST_ANSWERS, MOST_KEYS = 8, 64, 12
 """Lines of heads, answers, and keys of a query that are shown."""
 
@@ -32,13 +29,13 @@ MOST_HEADS, MOST_ANSWERS, MOST_KEYS = 8, 64, 12
 def show(
     _: Line,
     *,
-    run: str = "",
+    run: str,
     runs_dir: Path = Path("runs"),
     split: str | None = None,
-    sample: Index | None = None,
-    layer: Index | None = None,
-    head: Index | None = None,
-    query: Index | None = None,
+    sample: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    query: int | None = None,
 ) -> None:
     """Print the inspection.
 

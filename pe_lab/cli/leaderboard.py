@@ -240,11 +240,9 @@ def _name_those_at_length(entries: pl.DataFrame) -> str:
     return ", ".join(works[:NAMED]) + (f" and {more} more" if more > 0 else "") or none
 
 
-def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
-    """Yield the lines below the first table: what the second column changes, as the exact test
-    shows after Holm's correction, on which tasks rope and the user's own entries generalise, and
-    what to type next."""
-    pairs, other = compare_columns(scores), [*scores.suite.columns][:2][-1]
+def describe_pairs(scores: Scores) -> Iterator[str]:
+    """Yield what the second column changes, as the exact test shows after Holm's correction."""
+    pairs, other = compare_columns(scores), [*scores.suite.columns][1]
     more, learned = pl.col("k_other") > pl.col("k"), pl.col("state") != NOT_LEARNED
     for words, which in {
         f"More seeds generalise with {other}": more & learned,
@@ -257,6 +255,13 @@ def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
         )
         yield f"{words}: {said or 'none'}."
     yield f"(Fisher's exact test of the seeds, with Holm's correction over {len(pairs)} pairs)"
+
+
+def describe_first(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
+    """Yield the lines below the first table: what the second column changes, on which tasks rope
+    and the user's own entries generalise, and what to type next."""
+    if len(scores.suite.columns) > 1:
+        yield from describe_pairs(scores)
     counts = count_seeds(scores).filter(pl.col("task").is_in(select_telling(tasks)))
     place = pl.format("{} ({})", "task", "column").filter("works")
     yours = (pl.col("n") == pl.col("yours")).all()

@@ -68,8 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _dispatch(words)
         sys.stdout.flush()
         return 0
-    except PeLabError as error:
-        return _report(str(error), error.exit_status, debug)
     except (KeyboardInterrupt, Interrupted) as stop:
         return getattr(stop, "exit_status", 130)
     except BrokenPipeError:
@@ -77,14 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        return _report(f"{sentence(error)} (debug=true shows where)", 1, debug)
-
-
-def _report(message: str, status: int, debug: bool = False) -> int:
-    if debug:
-        traceback.print_exc()
-    print(f"pe-lab: {message}", file=sys.stderr, flush=True)
-    return status
+        if debug:
+            traceback.print_exc()
+        where = "" if isinstance(error, PeLabError) else " (debug=true shows where)"
+        print(f"pe-lab: {sentence(error)}{where}", file=sys.stderr, flush=True)
+        return getattr(error, "exit_status", 1)
 
 
 def _dispatch(words: list[str]) -> None:

@@ -46,7 +46,7 @@ from pe_lab.results.tables import (
     with_differs,
 )
 
-Limit = Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1, 0.05 is 5 %")]
+Limit = Annotated[float, Field(ge=0, le=1)]
 UNFINISHED = ("path", "task", "pe", "seed", "state", "step", "steps", "message")
 
 

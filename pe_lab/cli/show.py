@@ -28,11 +28,10 @@ from rich.text import Text
 
 from pe_lab import __version__
 from pe_lab.cli.train import checked
-from pe_lab.config.compose import GROUPS
-from pe_lab.config.schema import CONFIG_KEYS, Config
+from pe_lab.config.schema import Config
 from pe_lab.core.config_dir import CHOICES, choices
 from pe_lab.core.console import console
-from pe_lab.core.errors import UsageError, check_known, did_you_mean
+from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.files import write_output
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.options import CommaSeparated, Line
@@ -109,10 +108,6 @@ def task_of(line: Line, keys: Mapping[str, str]) -> tuple[Config, Task]:
     # Imported here: torch takes a second.
     from pe_lab.train.plan import build_task
 
-    for key in keys:
-        if "." not in key and key not in (*GROUPS, *CONFIG_KEYS):
-            meant = did_you_mean(key, [*line.keys, *GROUPS, *CONFIG_KEYS])
-            raise UsageError(f"show has no key {key}: {meant}")
     if not {"task", "experiment"} & keys.keys():
         raise UsageError("show needs a task: give task=NAME, see pe-lab show task for the names")
     config = checked([*line.flags, *(f"{key}={value}" for key, value in keys.items())])

@@ -51,7 +51,7 @@ def show(
     if len(names) != 1:
         raise UsageError(f"suite needs the name of a suite: {', '.join(choices('suite'))}")
     for key, value in of_runs.items():
-        if not key.startswith("hydra") and (not is_excluded(key) or key in ("force", "debug")):
+        if not key.startswith("hydra") and (not is_excluded(key) or key == "force"):
             meant = did_you_mean(key, [*line.keys, "threads", "device", "tracker"])
             raise UsageError(f"suite {key}={value}: {meant}; a suite fixes what it trains")
     # Imported here: torch takes a second.

@@ -72,7 +72,7 @@ class CommandLine:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("words", nargs="*")
         parser.add_argument("--multirun", "-m", action="store_true")
-        parser.add_argument("--config-dir", "-cd", default=os.environ.get(VARIABLE))
+        parser.add_argument("--config-dir", "-cd", default=os.environ.get(VARIABLE) or None)
         for names in ("--cfg -c", "--package -p", "--info -i", "--shell-completion -sc"):
             parser.add_argument(*names.split())
         for name in ("--hydra-help", "--resolve"):
@@ -239,6 +239,8 @@ def _combinations(overrides: Iterable[Override]) -> Iterator[list[str]]:
             # pe=glob(*) is a list of files.
             override.config_loader = GlobalHydra.instance().config_loader()
             values.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+            if not values[-1]:
+                raise UsageError(f"{line} has no values: give at least one")
         elif override.is_sweep_override():
             raise UsageError(f"{line} has no end of values: list them (A,B)")
         else:

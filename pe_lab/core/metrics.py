@@ -23,6 +23,8 @@ IN_DOMAIN = "in_domain"
 OOD = "ood"
 # The mean error over the OOD splits.
 MEAN_OOD = f"{OOD}/error"
+# The column with the names of the metrics that were infinite or NaN, separated by blanks.
+NOT_FINITE = "not_finite"
 Z_95 = 1.959963984540054
 
 
@@ -134,8 +136,6 @@ METRICS = (
 
 # Metrics of a whole run that tables and charts show, with their titles.
 COSTS = {"time/train_s": "training time (s)", "params/total": "parameters"}
-# What the metrics in a summary begin with.
-PREFIXES = (f"{IN_DOMAIN}/", f"{OOD}/", "params/", "time/")
 
 
 def compute_metrics(answers: Any) -> dict[str, float]:

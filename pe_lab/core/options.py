@@ -99,7 +99,9 @@ def _model(name: str, command: Callable[..., None]) -> tuple[type[BaseModel], bo
     parameters = inspect.signature(command).parameters.values()
     hints, kinds = get_type_hints(command, include_extras=True), {one.kind for one in parameters}
     own = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
-    fields: Any = {one.name: (hints[one.name], one.default) for one in own}
+    fields: Any = {
+        one.name: (hints[one.name], ... if one.default is one.empty else one.default) for one in own
+    }
     others = "allow" if inspect.Parameter.VAR_KEYWORD in kinds else "forbid"
     config = ConfigDict(extra=others, allow_inf_nan=False)  # type: ignore[typeddict-item]
     model = create_model(name, __config__=config, **fields)
@@ -109,7 +111,7 @@ def _model(name: str, command: Callable[..., None]) -> tuple[type[BaseModel], bo
 def _without_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     """The folder of ``--config-dir``, None without it, and the other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd", type=Path, default=os.environ.get(VARIABLE))
+    parser.add_argument("--config-dir", "-cd", type=Path, default=os.environ.get(VARIABLE) or None)
     try:
         flags, rest = parser.parse_known_args(words)
     except argparse.ArgumentError:

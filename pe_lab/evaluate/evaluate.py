@@ -24,12 +24,18 @@ import torch
 from pe_lab.config.schema import Config, to_dict
 from pe_lab.core.console import logger
 from pe_lab.core.errors import PeLabError, RunError, UsageError, check_known, is_out_of_memory
-from pe_lab.core.metrics import ENDINGS, GENERATED, IN_DOMAIN, compute_metrics, generated_metrics
+from pe_lab.core.metrics import (
+    ENDINGS,
+    GENERATED,
+    IN_DOMAIN,
+    NOT_FINITE,
+    compute_metrics,
+    generated_metrics,
+)
 from pe_lab.core.task import Batch, Task
 from pe_lab.evaluate.record import (
     CELL_COLUMNS,
     METRIC_COLUMNS,
-    NOT_FINITE,
     TRAINED,
     Evaluations,
     Measurement,
@@ -139,7 +145,6 @@ def evaluate(
     others = split_encodings(",".join(encodings)) if encodings else []
     if k and not others:
         raise UsageError(f"k={k:g} scales the encodings of pe=: give pe=NAME, or leave k out")
-    options: Any = {"k": k, "sequences": sequences, "generate": generate, "config_dir": config_dir}
     table, records = [], {}
     for path in map(Path, runs):
         try:
@@ -149,7 +154,7 @@ def evaluate(
                 raise
             left_out(error)
             continue
-        table += make_cells(run, others, splits, lengths, **options)
+        table += make_cells(run, others, splits, lengths, k, sequences, generate, config_dir)
         records[path] = record
     measurer, rows = Measurer(device, threads), []
     with stop_on_signal():
@@ -184,7 +189,6 @@ def make_cells(
     encodings: Sequence[str],
     splits: Sequence[str],
     lengths: Sequence[int] | None = None,
-    *,
     k: float | None = None,
     sequences: int | None = None,
     generate: bool = False,
@@ -334,8 +338,8 @@ class Measurer:
         key = json.dumps([cell.trained.task, split, task.n_tokens, n], sort_keys=True)
         if key not in self.sequences:
             usual = task.n_tokens == cell.plan.task.split(split).n_tokens
-            drawn = evaluation_set(cell.plan.task, split, n, None if usual else task)
-            self.sequences[key] = drawn
+            changed = None if usual else task
+            self.sequences[key] = evaluation_set(cell.plan.task, split, n, changed)
         return self.sequences[key]
 
 

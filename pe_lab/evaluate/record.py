@@ -33,8 +33,6 @@ METRIC_COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     **{m.name: pl.Int64 if m.unit == "count" else pl.Float64 for m in METRICS},
     "seconds": pl.Float64,
 }
-# The column with the names of the metrics that were infinite or NaN, separated by blanks.
-NOT_FINITE = "not_finite"
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,6 @@ _IDENTITY = ("trained", "pe", "max_len", "split", "tokens", "sequences")
 REMEDY = "remove it, and pe-lab eval measures again"
 
 
-def read_evaluations(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the rows of a run's record; none where there is no record.
-
-    Raises:
-        DamagedError: the record is not as it was written, or is that of another run.
-        RunError: the file cannot be read.
-    """
-    return folder.record(NAME, REMEDY)
-
-
 def _key(row: Mapping[str, Any]) -> str:
     # Classes have moved since the first rows were recorded.
     values = {**row, **add_new_keys({"pe": row["pe"]})}
@@ -84,12 +72,16 @@ class Evaluations:
 
     A row is on the disk when ``add`` returns, and a kill leaves the record before it or the one
     after it. Several processes may add to one record.
+
+    Raises:
+        DamagedError: the record is not as it was written, or is that of another run.
+        RunError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
         self.summary = self.folder.summary()
-        self.rows = read_evaluations(self.folder)
+        self.rows = self.folder.record(NAME, REMEDY)
 
     def find(self, measurement: Measurement) -> dict[str, Any] | None:
         """Return the last row of this measurement, with generated answers if it asks for them."""
@@ -118,6 +110,6 @@ class Evaluations:
                 )
             self.folder.make()
             # Another process may have added rows.
-            self.rows = [*read_evaluations(self.folder), row]
+            self.rows = [*self.folder.record(NAME, REMEDY), row]
             self.folder.write(NAME, seal_lines(self.rows))
         return row

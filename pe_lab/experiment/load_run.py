@@ -119,12 +119,9 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
     summary = folder.summary()
     if summary is not None:
         return summary
-    state = folder.status().get("state", "no run")
-    # Finished without a summary: killed between writing the two.
-    state = "killed" if folder.killed() or state == "finished" else state
     raise UsageError(
-        f"{folder.path} is not a finished run ({state}): give one of pe-lab runs, or run its "
-        "command again to continue it"
+        f"{folder.path} is not a finished run ({folder.state('no run')}): give one of "
+        "pe-lab runs, or run its command again to continue it"
     )
 
 

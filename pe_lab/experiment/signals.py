@@ -80,7 +80,8 @@ def become_worker(launcher: int) -> None:
     """Make this process a worker of the process ``launcher``: signals are noted, now and between
     jobs, and it ends when the launcher is killed."""
     _Process.is_worker, _Process.depth = True, 1
-    for number in _SIGNALS:
+    # As in ``stop_on_signal``: a worker inherits what nohup ignores.
+    for number in (s for s in _SIGNALS if signal.getsignal(s) is not signal.SIG_IGN):
         signal.signal(number, _receive)
     threading.Thread(target=_follow, args=(launcher,), name="follow", daemon=True).start()
 

@@ -226,6 +226,13 @@ class RunFolder:
                 return False
         return True
 
+    def state(self, before: str) -> str:
+        """Return the recorded state of a run without a summary, ``before`` the first one; killed
+        where no process goes on with it."""
+        state = str(self.status().get("state", before))
+        # Finished without a summary: killed between writing the two.
+        return "killed" if state == "finished" or self.killed() else state
+
     def summary(self) -> dict[str, Any] | None:
         """Return the result of a finished run, else None."""
         summary = self._parse("summary.json", parse_object)
@@ -283,8 +290,16 @@ class RunFolder:
             os.truncate(self.metrics, size)
 
     def record(self, name: str, remedy: str) -> list[dict[str, Any]]:
-        """Return the rows of evaluations.jsonl or why.jsonl."""
-        return self._parse(name, lambda content: parse_lines(unseal(content)), remedy) or []
+        """Return the rows of evaluations.jsonl or why.jsonl.
+
+        Raises:
+            DamagedError: the file is not as it was written, or is that of another run.
+        """
+        rows = self._parse(name, lambda content: parse_lines(unseal(content)), remedy) or []
+        with report_damage(self.path / name, remedy):
+            if any(row["run"] != self.identity for row in rows):
+                raise ValueError("it is that of another run")
+        return rows
 
     def parse_digested(self, name: str, parse: Callable[[bytes], T]) -> T | None:
         """Return what a file says that fits its digest in summary.json, if there is one."""

@@ -1,5 +1,6 @@
 """The jobs of a sweep: how they are listed, how each ended, and the table that closes it."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ MOST_ROWS = 40
 MOST_STARTS = 3
 """A job whose process is killed this often at the same step is given up."""
 _SEED = re.compile(r"seed=(0|[1-9]\d{0,17})")
+_SEEDS = {"seed_init", "seed_data"}
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,6 @@ class Job:
     def folder(self) -> RunFolder:
         return RunFolder(Path(self.path))
 
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is to be done, before the sweep begins."""
-        return not self.force and (self.folder.path / "summary.json").exists()
-
     def written_since(self, began: float) -> bool:
         """Whether its folder was written since a sweep began, by the clock of the file system."""
         try:
@@ -78,9 +75,13 @@ class Job:
         except OSError:
             return False
 
-    def is_over(self, began: float) -> bool:
+    def is_over(self, began: float = math.inf) -> bool:
         """Whether nothing is left to do in a sweep: it finished, it failed, or its process was
-        killed ``MOST_STARTS`` times at the same step."""
+        killed ``MOST_STARTS`` times at the same step.
+
+        Args:
+            began: when the sweep did; the default: it has not begun.
+        """
         here = self.written_since(began)
         if (self.folder.path / "summary.json").exists():
             return here or not self.force
@@ -108,11 +109,8 @@ class Job:
             return Outcome(state, "", in_domain, mean_ood(metrics, summary["splits"]))
         if not here:
             return Outcome("not begun", f"it was {status['state']}" if status else "")
-        state, at = status["state"], f"at step {status['step']} of {status['steps']}"
-        # A run that says finished and has no summary was killed between its last two writes.
-        if state == "finished" or self.folder.killed():
-            return Outcome("killed", at)
-        return Outcome(state, status.get("error") or at)
+        at = f"at step {status['step']} of {status['steps']}"
+        return Outcome(self.folder.state("not begun"), status.get("error") or at)
 
 
 def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
@@ -137,9 +135,9 @@ def list_jobs(line: CommandLine) -> tuple[list[Job], list[str], Plan]:
                 warnings |= dict.fromkeys(warnings_about(made))
                 # Weights of thousands of settings would fill the memory.
                 planned = replace(made, encodings=[])
-                # A key beside the seed may have its value from the seed.
+                # A key beside the seed may have its value from the seed, or be one of its two.
                 follows = re.search(r"\$\{[^}]*\bseed\b", OmegaConf.to_yaml(cfg))
-                if seeds and not (follows or cfg.train.get("from")):
+                if seeds and not (follows or cfg.train.get("from") or _SEEDS & {*cfg}):
                     plans[shared] = planned
             else:
                 config = replace(plans[shared].config, seed=int(seeds[0][1]))  # type: ignore[type-var]

@@ -98,7 +98,7 @@ def multirun(line: CommandLine, tables: bool = True) -> list[Job]:
     words = [word for word in line.words if not word.lstrip("+~").startswith("hydra")]
     name = sweep_name(words, swept_keys([job.words for job in jobs]), Path(runs_dir) / ".sweeps")
     sweep = Sweep(line, jobs[0].words, runs_dir, name)
-    missing = [job for job in jobs if not job.finished]
+    missing = [job for job in jobs if not job.is_over()]
     if tables:
         done = len(jobs) - len(missing)
         console().print(all_jobs + (f", {done} of them finished before" if done else ""))
