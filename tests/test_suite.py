@@ -61,12 +61,22 @@ def test_the_digest_is_of_what_the_yaml_says(tmp_path: Path) -> None:
         ("tasks", {"a": {"family": "x", "words": [], "fits": 2, "digest": "0"}}, "fits=2"),
         (
             "tasks",
-            {"a": {"family": "x", "words": [], "fits": 0, "generalises": {}, "digest": "0"}},
+            {
+                "a": {
+                    "family": "x",
+                    "words": ["train.steps=1e3"],
+                    "fits": 0,
+                    "generalises": {},
+                    "digest": "0",
+                }
+            },
             "tasks.a.words lacks train.steps",
         ),
         ("parts", {1: [{"tasks": ["nope"], "entries": [], "columns": []}]}, "unknown nope"),
         ("controls", [], "controls"),
         ("parts", {1: [], "1": []}, "1 is there twice"),
+        ("rate_of", {"large": "conf"}, "rate_of: unknown"),
+        ("common", ["~train.clip"], "common.0=~train.clip is not allowed"),
     ],
 )
 def test_a_wrong_yaml_is_refused_in_a_sentence(

@@ -320,9 +320,15 @@ def group_cells(found: Iterable[Diagnosed]) -> list[DiagnosedCell]:
     return [DiagnosedCell(*key, seeds) for key, seeds in cells.items()]
 
 
-def leading(cells: Sequence[DiagnosedCell]) -> DiagnosedCell:
-    """The split of the most seeds, of those the one with the highest error."""
-    return max(cells, key=lambda cell: (len(cell.seeds), cell.mean("plain", "value") or 0.0))
+def leading_cells(found: Iterable[Diagnosed]) -> dict[tuple[str, str], DiagnosedCell]:
+    """(task, label) -> the cell on the split of the most seeds, of those with the highest error."""
+    # The last one of a key stays; of equals, that of the first run.
+    cells = sorted(
+        group_cells(found),
+        key=lambda cell: (len(cell.seeds), cell.mean("plain", "value") or 0.0),
+        reverse=True,
+    )
+    return {(cell.task, cell.pe): cell for cell in reversed(cells)}
 
 
 def build_frame(found: Iterable[Diagnosed]) -> pl.DataFrame:

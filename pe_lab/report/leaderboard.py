@@ -15,7 +15,6 @@ from pe_lab.report.html import drawn, rendered
 from pe_lab.suite.scores import WORST, Scores
 from pe_lab.suite.tables import NOT_LEARNED, count_seeds, entries_tables, task_table
 
-GENERATOR = "pe-lab leaderboard"
 # The panels of the picture of lengths, each with its task and split.
 LENGTHS = {
     "copying, 3 times the length": ("copy_unique", "long_x3"),
@@ -42,11 +41,15 @@ def leaderboard_page(
         command: the one that made it.
     """
     suite, rows = scores.suite, count_seeds(scores).filter(pl.col("task").is_in(tasks))
-    panels = {task: {s: (task, s) for s in suite.tasks[task].thresholds} for task in tasks}
-    figures = {task: errors_figure(scores, of) for task, of in panels.items()}
+    figures = {
+        task: errors_figure(
+            scores, {split: (task, split) for split in suite.tasks[task].thresholds}
+        )
+        for task in tasks
+    }
     return rendered(
         "leaderboard.html",
-        generator=GENERATOR,
+        generator="pe-lab leaderboard",
         title=f"Which encoding generalises? Suite {suite.version}",
         made=datetime.now().astimezone(),
         command=command,

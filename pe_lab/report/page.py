@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from pe_lab.core.errors import PeLabError
-from pe_lab.core.metrics import IN_DOMAIN, OOD, threshold
+from pe_lab.core.errors import PeLabError, counted
+from pe_lab.core.metrics import threshold
 from pe_lab.explain.record import read_diagnoses
-from pe_lab.explain.verdict import Diagnosed, DiagnosedCell, group_cells, leading
+from pe_lab.explain.verdict import Diagnosed, DiagnosedCell, leading_cells
 from pe_lab.report.charts import (
     CONFIG,
     Chart,
@@ -26,8 +26,8 @@ from pe_lab.report.charts import (
 from pe_lab.report.html import drawn, rendered
 from pe_lab.results.format import Table
 from pe_lab.results.groups import Names, grouped, named
-from pe_lab.results.table import FACTS, text
-from pe_lab.results.tables import CELL, Layout, tables, tuning_note
+from pe_lab.results.table import FACTS, splits_of, text
+from pe_lab.results.tables import Layout, tables, tuning_note
 from pe_lab.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Section:
     Args:
         sentence: the answer first.
         shared, differing: key -> its values, as on the command line.
-        runs: the finished runs.
+        best: the run of the first seed of the table's first two rows.
     """
 
     task: str
@@ -54,7 +54,7 @@ class Section:
     charts: Sequence[Chart]
     shared: Mapping[str, str]
     differing: Mapping[str, str]
-    runs: pl.DataFrame
+    best: Sequence[str]
 
 
 def sections_of(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
@@ -77,16 +77,17 @@ def sections_of(runs: pl.DataFrame) -> tuple[list[Section], list[str]]:
         table = replace(table, notes=(*table.notes, *tuning_note(part)))
         shared, differing = _settings(part)
         order = [_label_of(row) for row in table.frame.iter_rows(named=True)]
+        firsts = part.with_columns(label=label).sort("seed").unique("label", keep="first")
+        path_of = dict(firsts.select("label", "path").iter_rows())
         setting = f"Setting: {names.shared.get(task) or 'the defaults of the task'}."
-        splits = groups.filter(pl.col("task") == task)["split"].unique(maintain_order=True)
-        limits = {split: threshold(task, split) for split in splits if split != OOD}
+        limits = {split: threshold(task, split) for split in splits_of(part)}
         charts = [
             replace(chart, note=f"{chart.note} {setting}")
             for chart in charts_of_task(part, label, order, limits)
         ]
         table = _with_verdicts(table, part, names, why)
         sections.append(Section(task, sentence_of(table), table, charts, shared,
-                                differing, part))  # fmt: skip
+                                differing, [path_of[one] for one in order[:2]]))  # fmt: skip
     return sections, unread
 
 
@@ -97,19 +98,14 @@ def recorded(runs: pl.DataFrame) -> tuple[dict[str, DiagnosedCell], list[str]]:
     Args:
         runs: finished ones, as ``table.read_runs`` gives them.
     """
-    found: dict[str, list[Diagnosed]] = {}
-    unread = []
-    for path, task, pe, seed, setting in runs.select(
-        "path", "task", "pe", "seed", "setting"
-    ).iter_rows():
+    found, unread = list[Diagnosed](), list[str]()
+    for path, task, setting, seed in runs.select("path", "task", "setting", "seed").iter_rows():
         try:
             diagnoses = read_diagnoses(RunFolder(Path(path)))
+            found += [Diagnosed(Path(path), task, setting, seed, one) for one in diagnoses]
         except PeLabError as error:
             unread.append(f"{error}; until then it has no verdict")
-            continue
-        for one in diagnoses:
-            found.setdefault(setting, []).append(Diagnosed(Path(path), task, pe, seed, one))
-    return {setting: leading(group_cells(some)) for setting, some in found.items()}, unread
+    return {setting: cell for (_, setting), cell in leading_cells(found).items()}, unread
 
 
 def _label_of(row: Mapping[str, Any]) -> str:
@@ -136,26 +132,13 @@ def _with_verdicts(
     return replace(table, frame=frame, formats={**table.formats, "why": str})
 
 
-def ood_rate(row: Mapping[str, Any]) -> float | None:
-    """The success rate of a row of a task's table, averaged over its splits out of domain; None
-    where one of them was not measured."""
-    cells = [
-        cell
-        for split, cell in row.items()
-        if isinstance(cell, dict) and split not in (CELL + IN_DOMAIN, CELL + OOD)
-    ]
-    if not cells or any(cell["k"] is None or not cell["n"] for cell in cells):
-        return None
-    return sum(cell["k"] / cell["most"] for cell in cells) / len(cells)
-
-
 def sentence_of(table: Table) -> str:
     """Which rows generalise best, in words."""
     rows = list(table.frame.iter_rows(named=True))
     several = [row for row in rows if row["n"] > 1]
-    rates = [(rate, row) for row in several if (rate := ood_rate(row)) is not None]
+    rates = [(row["ood_rate"], row) for row in several if row["ood_rate"] is not None]
     if not several:
-        return f"{len(rows)} settings of one seed: a success rate needs several seeds."
+        return f"{counted(len(rows), 'setting')} of one seed: a success rate needs several seeds."
     if not rates:
         return "No setting of several seeds is measured on every split out of domain."
     highest = max(rate for rate, _ in rates)
@@ -174,20 +157,18 @@ def sentence_of(table: Table) -> str:
 def overview_of(sections: Sequence[Section]) -> Table:
     """Encodings by tasks: the mean success rate out of domain of the setting with most seeds, which
     a row names by what tells it from the others of its task."""
-    rates: dict[str, dict[str, float | None]] = {}
-    for section in sections:
-        rows = sorted(section.table.frame.iter_rows(named=True), key=lambda row: -row["n"])
-        for row in {row["pe"]: row for row in reversed(rows)}.values():
-            rates.setdefault(_label_of(row), {})[section.task] = ood_rate(row)
+    rows = [
+        {"encoding": _label_of(row), "task": section.task, "rate": row["ood_rate"]}
+        for section in sections
+        for row in section.table.frame.sort("n", descending=True, maintain_order=True)
+        .unique("pe", keep="first", maintain_order=True)
+        .iter_rows(named=True)
+    ]
+    rates = pl.DataFrame(rows, {"encoding": pl.String, "task": pl.String, "rate": pl.Float64})
+    n, mean = pl.len().over("encoding"), pl.col("rate").mean().over("encoding").fill_null(0.0)
+    rates = rates.sort(n, mean, descending=True, maintain_order=True)
     tasks = [section.task for section in sections]
-
-    def mean(label: str) -> float:
-        known = [rate for rate in rates[label].values() if rate is not None]
-        return sum(known) / max(len(known), 1)
-
-    order = sorted(rates, key=lambda label: (-len(rates[label]), -mean(label)))
-    schema = {"encoding": pl.String, **dict.fromkeys(tasks, pl.Float64)}
-    frame = pl.DataFrame([{"encoding": label, **rates[label]} for label in order], schema)
+    frame = rates.pivot("task", index="encoding", values="rate").select("encoding", *tasks)
     formats: dict[str, Callable[[Any], str]] = {
         "encoding": str,
         **dict.fromkeys(tasks, lambda rate: f"{100 * rate:.0f} %"),
@@ -217,11 +198,7 @@ def inspect_best(sections: Sequence[Section], paths: Sequence[str] | None) -> li
     """
     chosen = list(paths or ())
     for section in sections if paths is None else ():
-        first = section.table.frame["pe"].head(2).to_list()
-        best = (
-            section.runs.filter(pl.col("pe").is_in(first)).sort("seed").unique("pe", keep="first")
-        )
-        chosen += [path for path in best["path"] if (Path(path) / "checkpoint.pt").exists()]
+        chosen += [path for path in section.best if (Path(path) / "checkpoint.pt").exists()]
     inspections = []
     for path in chosen if paths is not None else chosen[:MOST_INSPECTED]:
         # Imported here: this is the only part that needs torch.

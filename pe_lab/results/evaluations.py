@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import polars as pl
 
 from pe_lab.core.errors import check_known
-from pe_lab.core.metrics import CHARTED, ENDINGS
+from pe_lab.core.metrics import CHARTED, ENDINGS, NOT_FINITE
 from pe_lab.evaluate.record import (
     TRAINED,
 )
 from pe_lab.results.format import Table
 from pe_lab.results.groups import RATES, data_keys, group_keys, named, summarized
-from pe_lab.results.table import NOT_FINITE, runs_of
+from pe_lab.results.table import runs_of
 from pe_lab.results.tables import Layout, Spread, tables
 
 # The encoding at test time, and the trained one.
@@ -40,6 +40,8 @@ def grouped_evaluations(
     """
     runs = runs.drop("eval.sequences")  # n_seq holds how many were measured.
     keys = group_keys(by, [*runs.columns, *AT_TEST])
+    # The setting of ``runs`` knows whether a class was edited.
+    evaluated = evaluated.drop("setting")
     further = [c for c in runs.columns if c not in evaluated.columns or c == "path"]
     value = 1 - pl.col("error") if metric == "accuracy" else pl.col(metric)
     rows = evaluated.join(runs.select(further), on="path", how="left", maintain_order="left")

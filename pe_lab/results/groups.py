@@ -20,8 +20,8 @@ from pe_lab.core.files import read_yaml
 from pe_lab.core.metrics import (
     IN_DOMAIN,
     METRICS,
+    NOT_FINITE,
     OOD,
-    PREFIXES,
     metric_name,
     metric_prefix,
     threshold,
@@ -29,7 +29,6 @@ from pe_lab.core.metrics import (
 from pe_lab.results.statistics import LEVEL, least_p, spread, with_rates
 from pe_lab.results.table import (
     FACTS,
-    NOT_FINITE,
     compared_keys,
     flat,
     measured,
@@ -139,10 +138,8 @@ def summarized(
         column: the keys of a column of the table, in which the best is marked.
         by_rate: as in ``grouped``.
     """
-    name = metric.removesuffix("_generated")
-    described = next((one for one in METRICS if one.name == name), None)
-    may_overflow = described is not None and described.may_overflow
-    lower_is_better = described is not None and described.lower_is_better
+    described = [one for one in METRICS if one.name == metric.removesuffix("_generated")]
+    may_overflow = any(one.may_overflow for one in described)
     table = values.group_by(keys, maintain_order=True).agg(
         **spread(pl.col("_value"), pl.col("_threshold")),
         seeds=pl.col("_seed").unique().sort(),
@@ -154,7 +151,9 @@ def summarized(
     whole = pl.col("not_finite") == 0
     table = with_rates(table.with_columns(pl.when(whole).then(pl.col("mean", "sd"))))
     table = table.with_row_index("_row")
-    best = best_rows(table, column, by_rate) if lower_is_better else []
+    best = (
+        best_rows(table, column, by_rate) if any(one.lower_is_better for one in described) else []
+    )
     return table.with_columns(best=pl.col("_row").is_in([*best])).select(
         *keys, "n", "seeds", *RATES, "median", "values",
         "mean", "sd", "best", "settings", "not_finite", "guess",
@@ -180,8 +179,8 @@ def selected_splits(
     mean = [OOD] if f"{OOD}/{metric}" in runs.columns else []
     check_known("splits={}", splits, [*mean, *every])
     places = set(map(metric_prefix, every))
-    names = [name.rpartition("/") for name in runs.columns if name.startswith(PREFIXES)]
-    check_known("metric={}", [metric], {name for prefix, _, name in names if prefix in places})
+    names = (name.rpartition("/") for name in runs.columns)
+    check_known("metric={}", [metric], {name for place, _, name in names if place in places})
     measured = splits_of(runs.filter(task=task))
     if len(measured) > 1:
         measured = [*measured, *mean]
@@ -282,8 +281,7 @@ def defaults_of(run: Run) -> Mapping[str, Any]:
 
 @cache
 def _yaml(name: str) -> dict[str, Any]:
-    group, _, last = name.rpartition("/")
-    return dict(read_yaml(choices(group)[last] if group else conf() / f"{name}.yaml") or {})
+    return dict(read_yaml(conf() / f"{name}.yaml") or {})
 
 
 def same(value: Any, default: Any) -> bool:
@@ -410,9 +408,6 @@ def _line(values: Mapping[str, str], short: Mapping[str, str]) -> str:
 
 def _short(keys: Iterable[str]) -> dict[str, str]:
     """Return key -> the key without its group, where no other key is then the same."""
-    short = {}
-    for key in dict.fromkeys(keys):
-        group = next((group for group in _SHORTENED if key.startswith(group)), "")
-        short[key] = key.removeprefix(group)
+    short = {key: key.partition(".")[2] if key.startswith(_SHORTENED) else key for key in keys}
     alike = Counter(short.values())
     return {key: name if alike[name] == 1 else key for key, name in short.items()}

@@ -1,7 +1,6 @@
 """Paired comparison of two encodings over seeds. Runs of one seed share their batches and all
 weights outside of the encoding, so that paired differences vary less than the errors do."""
 
-from statistics import median
 from typing import Any
 
 import polars as pl
@@ -50,7 +49,7 @@ def paired(runs: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
     """
     if a == b:
         raise UsageError(f"a={a} b={b} are the same encoding: give two")
-    finished = without_tuning(runs.filter(pl.col("state") == "finished")) if len(runs) else runs
+    finished = without_tuning(runs.filter(pl.col("state") == "finished"))
     for pe in (a, b):
         if finished.is_empty() or finished.filter(pe=pe).is_empty():
             raise UsageError(f"no finished run of pe={pe} among these: nothing to pair")
@@ -126,16 +125,18 @@ def _differences(both: pl.DataFrame) -> pl.DataFrame:
     """Return a row for each pair of settings and split, over the seeds at which both were
     measured."""
     known = pl.col("error").is_not_null() & pl.col("error_b").is_not_null()
-    difference = (pl.col("error") - pl.col("error_b")).filter(known)
+    a, b = (pl.col(column).filter(known) for column in ("error", "error_b"))
     pairs = both.sort("seed", maintain_order=True).rename({"setting": "setting_a"})
     return pairs.group_by("task", "setting_a", "setting_b", "split", maintain_order=True).agg(
         n=known.sum(),
         seeds=pl.col("seed").filter(known),
-        errors_a=pl.col("error").filter(known),
-        errors_b=pl.col("error_b").filter(known),
-        difference=difference.median(),
-        lower_a=(difference < 0).sum(),
-        lower_b=(difference > 0).sum(),
+        errors_a=a,
+        errors_b=b,
+        median_a=a.median(),
+        median_b=b.median(),
+        difference=(a - b).median(),
+        lower_a=(a < b).sum(),
+        lower_b=(a > b).sum(),
     )
 
 
@@ -143,8 +144,6 @@ def _test(row: dict[str, Any]) -> dict[str, Any]:
     """Add what is counted on either side, and the sign test."""
     limit, n = threshold(row["task"], row["split"]), row["n"]
     for side in "ab" if n else "":
-        values = row[f"errors_{side}"]
-        row[f"k_{side}"] = sum(error <= limit for error in values)
-        row[f"median_{side}"] = median(values)
+        row[f"k_{side}"] = sum(error <= limit for error in row[f"errors_{side}"])
     p = sign_test(row["lower_a"], row["lower_b"]) if n > 1 else None
     return {**row, "threshold": limit, "p": p, "p_least": 2 / 2**n if n > 1 else None}

@@ -45,8 +45,8 @@ def published() -> list[Number]:
 
 def _numbers(entry: Mapping[str, Any], row: Mapping[str, str]) -> list[Number]:
     """Return the number of each split of a row."""
-    size = {key: _value(value) for key, value in row.items() if "." in key}
-    protocol = {**{key: _value(value) for key, value in entry["setting"].items()}, **size}
+    size = {key: yaml.safe_load(value) for key, value in row.items() if "." in key}
+    protocol = {**{key: yaml.safe_load(value) for key, value in entry["setting"].items()}, **size}
     splits = [key for key in row if key not in ("pe", "trained", "encoding", "seeds", *size)]
     seeds = row.get("seeds", entry.get("seeds"))
     return [
@@ -86,14 +86,6 @@ def _error(value: str, measure: str) -> Number:
         "theirs_high": float(min(Decimal(1), error + half)),
         "theirs_printed": printed,
     }
-
-
-def _value(written: str) -> Any:
-    try:
-        number = float(written)
-    except ValueError:
-        return yaml.safe_load(written)
-    return int(written) if written.isdigit() else number
 
 
 def verdict(number: Mapping[str, Any], cell: Mapping[str, Any]) -> str:

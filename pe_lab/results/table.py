@@ -22,6 +22,7 @@ from pe_lab.core.files import read_yaml, write_output
 from pe_lab.core.metrics import (
     CHARTED,
     IN_DOMAIN,
+    NOT_FINITE,
     OOD,
     SHARES,
     TABLED,
@@ -48,8 +49,6 @@ FACTS: dict[str, Kind] = {
     **dict.fromkeys(("splits", "null_keys"), pl.List(pl.String)),
     TUNING_OF: pl.String,
 }
-# The column with the names of the metrics that were infinite or NaN, separated by spaces.
-NOT_FINITE = "not_finite"
 RUN = ("path", "task", "pe", "seed", "setting")
 GROUPS = ("positions", "model", "train", "tracker", "preset", "experiment")
 # The name of the runs of docs/findings.md, a file that ships with the package.
@@ -197,11 +196,11 @@ def _finished(summary: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, 
 
 def _unfinished(folder: RunFolder) -> tuple[dict[str, Any], Mapping[str, Any]]:
     status = folder.status()
-    facts = {"state": "not begun", **{k: status[k] for k in ("state", "step", "steps") if status}}
+    facts = {
+        "state": folder.state("not begun"),
+        **{k: status[k] for k in ("step", "steps") if status},
+    }
     facts |= {"message": status.get("error"), "by_machine": status.get("by_machine")}
-    # Finished without a summary: killed between writing the two.
-    if facts["state"] == "finished" or folder.killed():
-        facts["state"] = "killed"
     file = folder.path / "config.yaml"
     if not file.exists():
         return facts, {}

@@ -92,15 +92,15 @@ def _table(part: pl.DataFrame, title: str, names: Names, layout: Layout) -> Tabl
     part = part.with_columns(cell=cell.struct.with_fields(rated=rated))
     splits = [column for column in columns if column not in (IN_DOMAIN, OOD)]
     ood, mean = across.is_in(splits), pl.col("mean")
-    # Null, and so last, where a split was not measured.
-    of_splits = (pl.col("k") / pl.col("n")).filter(ood) if rates else pl.lit(None, pl.Float64)
-    rate = pl.when(of_splits.count() == len(splits)).then(-of_splits.mean().round(12))
+    # Null, and so last, where a split was not measured; in tables of evaluations k is a scale.
+    of_splits = (pl.col("k") / pl.col("n")).filter(ood & ("threshold" in part.columns))
+    ood_rate = pl.when(of_splits.count() == len(splits)).then(of_splits.mean().round(12))
     ood_mean = mean.filter(across == OOD) if OOD in columns else mean.filter(ood)
     wide = part.group_by(by, maintain_order=True).agg(
         *(pl.col("cell").filter(across == c).first().alias(CELL + c) for c in columns),
         n=pl.col("n").max(),
         seeds="seeds",
-        _rate=rate,
+        ood_rate=ood_rate,
         _ood=ood_mean.mean(),
         _in_domain=mean.filter(across == IN_DOMAIN).first().fill_null(0.0),
     )
@@ -203,7 +203,8 @@ def _sorted(wide: pl.DataFrame, layout: Layout, by_rate: bool) -> pl.DataFrame:
             column, descending=name != layout.sort, nulls_last=True, maintain_order=True
         )
     if by_rate:
-        return wide.sort("_rate", "_ood", "_in_domain", nulls_last=True, maintain_order=True)
+        rate = -pl.col("ood_rate")
+        return wide.sort(rate, "_ood", "_in_domain", nulls_last=True, maintain_order=True)
     return (
         wide.sort("_ood", nulls_last=True, maintain_order=True)
         if CELL + OOD in wide.columns

@@ -106,20 +106,19 @@ def rows_of(suite: Suite, runs: pl.DataFrame, folder: str | Path | None = None) 
     if "by_machine" in runs.columns:
         known &= ~pl.col("by_machine").cast(pl.Boolean, strict=False).fill_null(value=False)
     rows: list[dict[str, Any]] = []
-    if "task_digest" in runs.columns:
-        for (pe,), of_pe in runs.filter(known).group_by("pe", maintain_order=True):
-            # Of an encoding whose yaml is not here, only what differs between its runs is known.
-            is_known = pe in choices("pe", folder)
-            keys = [
-                key
-                for key in of_pe.columns
-                if key.startswith("model.")
-                or (key.startswith("pe.") and (is_known or of_pe[key].n_unique() > 1))
-            ]
-            for _, of_setting in of_pe.group_by("setting", maintain_order=True):
-                entry = _name_entry(suite, of_setting.row(0, named=True), keys, folder)
-                for run in of_setting.iter_rows(named=True):
-                    rows += _run_rows(suite, run, tasks[run["task_digest"]], entry)
+    for (pe,), of_pe in runs.filter(known).group_by("pe", maintain_order=True):
+        # Of an encoding whose yaml is not here, only what differs between its runs is known.
+        is_known = pe in choices("pe", folder)
+        keys = [
+            key
+            for key in of_pe.columns
+            if key.startswith("model.")
+            or (key.startswith("pe.") and (is_known or of_pe[key].n_unique() > 1))
+        ]
+        for _, of_setting in of_pe.group_by("setting", maintain_order=True):
+            entry = _name_entry(suite, of_setting.row(0, named=True), keys, folder)
+            for run in of_setting.iter_rows(named=True):
+                rows += _run_rows(suite, run, tasks[run["task_digest"]], entry)
     return pl.DataFrame(rows, SCHEMA).sort(ORDER)
 
 

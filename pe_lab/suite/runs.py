@@ -326,7 +326,7 @@ class SuiteTrainer:
         while runs := self.known.next_runs(stage):
             began, jobs = time.monotonic(), self._jobs(runs)
             try:
-                if missing := [job for job in jobs if not job.finished]:
+                if missing := [job for job in jobs if not job.is_over()]:
                     sweep.launch(missing, len(jobs))
             finally:
                 outcomes = {job.label: sweep.outcome(job) for job in jobs}

@@ -160,7 +160,7 @@ def choose_rates(rows: pl.DataFrame, suite: Suite) -> pl.DataFrame:
         chosen[task, entry] = task, entry, rate, tried
     for task, entry in rows.select("task", "entry").unique().sort("entry").iter_rows():
         base, column = suite.split(entry)
-        like = chosen.get((task, f"{base}+{suite.rate_of.get(column)}"), ())
+        like = chosen.get((task, suite.named(base, suite.rate_of.get(column, column)) or entry))
         if like and (task, entry) not in chosen:
             chosen[task, entry] = task, entry, *like[2:]
     schema = {"task": pl.String, "entry": pl.String, "chosen": pl.Float64, "rates": pl.Int64}

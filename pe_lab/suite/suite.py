@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import field, replace
-from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,7 +21,7 @@ TUNING, SCORE, MORE_SEEDS, LONGER = "tuning", "score", "more_seeds", "longer"
 # What the runs of a suite are for, in the order in which they are trained.
 PHASES = (TUNING, SCORE, MORE_SEEDS, LONGER)
 # Overrides of a run, as on the command line.
-Words = tuple[str, ...]
+Words = tuple[Annotated[str, Field(pattern="^[^~=]+=")], ...]
 Share = Annotated[float, Field(ge=0, le=1)]
 # The last two are not trained any more: of equal_time the runs of version 0.2 ship.
 Phase = Literal["tuning", "score", "more_seeds", "longer", "equal_time", "equal_parameters"]
@@ -209,8 +208,8 @@ at most 1"
         tasks = {
             name: replace(  # type: ignore[type-var]
                 task,
-                fits=_product(task.fits, times),
-                generalises={s: _product(limit, times) for s, limit in task.generalises.items()},
+                fits=round(task.fits * times, 12),
+                generalises={s: round(limit * times, 12) for s, limit in task.generalises.items()},
             )
             for name, task in self.tasks.items()
         }
@@ -220,7 +219,8 @@ at most 1"
         """Return the name of an entry in a column, ``cope+conv``; None if it is not run there."""
         if column == next(iter(self.columns)):
             return base
-        return None if base in self.variants else f"{base}+{column}"
+        name, *keys = base.split(" ", 1)
+        return None if base in self.variants else " ".join([f"{name}+{column}", *keys])
 
     def split(self, entry: str) -> tuple[str, str]:
         """Return an entry's name without its column, and the column: of ``cope+conv npos=8``
@@ -261,11 +261,6 @@ def _merge(words: Words, others: Words) -> Words:
     return (*(word for word in words if word.partition("=")[0] not in keys), *others)
 
 
-def _product(limit: float, times: float) -> float:
-    """Return the product of two decimals, rounded once: 0.05 times 0.7 is 0.035."""
-    return float(Fraction(repr(limit)) * Fraction(repr(times)))
-
-
 def load_suite(name: str = DEFAULT, folder: Path | None = None) -> Suite:
     """Return the suite of conf/suite/NAME.yaml, or of suite/NAME.yaml in the folder of
     ``--config-dir``.
@@ -284,8 +279,10 @@ def _load(name: str, file: Path) -> Suite:
     keys = [key for kind in kinds for key in kind.__annotations__]
     suite, content = read_checked(file, Suite, keys, "conf/suite/v2.yaml")
     for task, of_task in suite.tasks.items():
-        if not any(word.startswith("train.steps=") for word in of_task.words):
+        if not any(word.removeprefix("train.steps=").isdigit() for word in of_task.words):
             raise UsageError(f"{file}: tasks.{task}.words lacks train.steps=N: add it")
+    in_rates = [*suite.rate_of, *suite.rate_of.values()]
+    check_known(f"{file}: rate_of: unknown {{}}", in_rates, suite.columns)
     for part, group in suite.groups:
         for kind in ("tasks", "entries", "columns"):
             words = f"{file}: parts.{part}.{kind}: unknown {{}}"

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from pe_lab.explain.record import Diagnosis, Row, read_diagnoses
-from pe_lab.explain.verdict import Diagnosed, DiagnosedCell, group_cells, leading
+from pe_lab.explain.verdict import Diagnosed, DiagnosedCell, leading_cells
 from pe_lab.results.table import damage_named, runs_of
 from pe_lab.store.run_folder import RunFolder
 from pe_lab.suite.rows import OTHER_SEEDS, read_shipped, rows_of
@@ -84,10 +84,7 @@ def verdicts_of(
         with damage_named("it has no verdict"):
             diagnoses = read_diagnoses(folders[run])
             known += [Diagnosed(Path(run), *places[run], one) for one in diagnoses]
-    cells: dict[tuple[str, str], list[DiagnosedCell]] = {}
-    for cell in group_cells(known):
-        cells.setdefault((cell.task, cell.pe), []).append(cell)
-    return {key: leading(of) for key, of in sorted(cells.items())}
+    return dict(sorted(leading_cells(known).items()))
 
 
 def with_verdicts(

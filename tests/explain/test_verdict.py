@@ -186,7 +186,10 @@ def test_a_cell_averages_what_is_restored_over_the_seeds_that_fail():
 
 
 def test_the_leading_split_has_the_most_seeds_and_of_those_the_highest_error():
-    low, high = (Diagnosed(Path(), "toy", "rope", 0, diagnosis(plain=p)) for p in (0.2, 0.4))
-    seeds = {"one": [high], "low": [low, low], "high": [high, high], "last": [low, low]}
-    cells = [DiagnosedCell("toy", "rope", split, of) for split, of in seeds.items()]
-    assert verdict.leading(cells).split == "high"
+    errors = {"one": [0.4], "low": [0.2, 0.2], "high": [0.4, 0.4], "last": [0.4, 0.4]}
+    found = [
+        Diagnosed(Path(), "toy", "rope", seed, replace(diagnosis(plain=error), split=split))
+        for split, of_split in errors.items()
+        for seed, error in enumerate(of_split)
+    ]
+    assert verdict.leading_cells(found)["toy", "rope"].split == "high"
