@@ -2,7 +2,6 @@
 the published start."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -300,15 +299,6 @@ def test_linear_attention_refuses_a_rotation_where_no_layer_has_attention() -> N
     cfg = model_config(facts.section("linear_attention", "model"), pattern=["kda"])
     (rope,) = build_encodings(facts.section("rope"), cfg.dims(WORDS, 9, 64))
     assert "does not have" in str(cfg.refuses(rope))
-
-
-@pytest.mark.parametrize("mixer", ["gated_deltanet", "kda", "mamba2"])
-def test_the_guard_of_memory_knows_the_width_of_mixers(mixer: str) -> None:
-    keys = {"head_width": 128, "expansion": 8, "state_width": 500}
-    model = built("transformer", pattern=[mixer], n_layers=2, d_model=16, mixers=keys)
-    cfg = model_config(facts.section("transformer", "model"), pattern=[mixer], mixers=keys)
-    n = sum(p.numel() for p in model.parameters())
-    assert 0.5 * n < replace(cfg, n_layers=2, d_model=16, n_heads=2).weights()
 
 
 def test_a_mixer_in_a_model_of_ones_own() -> None:

@@ -43,10 +43,6 @@ class RecurrentConfig(InputEncodedConfig):
     """
 
     cells: ClassVar[type[nn.LSTM | nn.GRU]]
-    gates: ClassVar[int]
-
-    def weights(self) -> int:
-        return 2 * self.gates * self.n_layers * self.d_model**2
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Recurrent":
         return Recurrent(self, vocabulary.size, encodings[0])
@@ -125,7 +121,7 @@ class LSTMConfig(RecurrentConfig):
     Liu 2023 (2306.00946), which has 128 units.
     """
 
-    cells, gates = nn.LSTM, 4
+    cells = nn.LSTM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,4 +138,4 @@ class GRUConfig(RecurrentConfig):
     RecurrentConfig. Source: Cho 2014 (1406.1078).
     """
 
-    cells, gates = nn.GRU, 3
+    cells = nn.GRU
