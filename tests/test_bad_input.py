@@ -63,6 +63,15 @@ BAD = {
     "a packaged name": (["--config-dir", "twice", "pe=rope"], "twice/pe/rope.yaml has the name"),
     "no folder": (["--config-dir", "nowhere", "pe=rope"], "is not a folder"),
     "heads": (["model.n_heads=3"], "d_model=16"),
+    "heads of layers that share from the second on": (
+        [
+            "pe=combined",
+            "pe.parts=[{pe: rope, layers: [0]},{pe: tape, layers: [1,2]}]",
+            "model.n_layers=3",
+            "model.layers={1: {n_heads: 1}}",
+        ],
+        "n_heads cannot differ",
+    ),
     "a short table": (["pe=learned", "pe.max_len=20"], "20 positions"),
     "a large table": (["pe=learned", "pe.max_len=100000000000"], "set smaller ones"),
     "a large model": (["model.d_model=10000000"], "GiB"),
@@ -106,6 +115,7 @@ WRONG = [
     ("results by=splits", "none of the runs has a key splits"),
     ("report runs_dir=nowhere", "nowhere"),
     ("report format=svg title=mine", "leave title and inspect out"),
+    ("inspect run=", "no run is named"),
     ("report pe=none", "no runs in runs as selected"),
     ("report otu=here", "none of the runs has a key otu: choose from format, to,"),
     ("report to", "to"),

@@ -98,7 +98,9 @@ def test_words_and_names_that_every_command_takes(
 
     call("name", one, ["split=b,c"])
     call("name", one, ["splits=b,c"])
-    assert seen == 2 * [(tmp_path, ["b", "c"])]
     (config,) = checked_jobs(["task=flipflop", "pe=own"])
     assert config.names["pe"] == "own"
+    monkeypatch.setenv("PE_LAB_CONFIG_DIR", "")
+    call("name", one, [])
+    assert seen == [(tmp_path, ["b", "c"])] * 2 + [(None, None)]
     assert {"run", "sweep", "load", "why"} <= {*dir(pe_lab)}

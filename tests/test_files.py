@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from pe_lab.core.errors import RunError
-from pe_lab.core.files import replace_file, write_output
+from pe_lab.core.files import read_yaml, replace_file, write_output
 from pe_lab.store.run_folder import RunFolder
 
 
@@ -96,6 +96,12 @@ def test_an_output_that_fails_leaves_the_old_one(
     with pytest.raises(RunError, match="No space left on device"):
         write_output(tmp_path / "x.json", b"new")
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_merged_mapping_is_merged_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("of:\n  a: &a {<<: {fits: 1, n: 3}, fits: 2}\nb: {<<: *a, n: 4}\n")
+    assert read_yaml(file)["b"] == {"fits": 2, "n": 4}
 
 
 @pytest.mark.parametrize("keep", [13, 10_000])

@@ -70,7 +70,7 @@ def test_the_digest_is_of_what_the_yaml_says(tmp_path: Path) -> None:
                     "digest": "0",
                 }
             },
-            "tasks.a.words lacks train.steps",
+            "tasks.a.words needs train.steps=N",
         ),
         ("parts", {1: [{"tasks": ["nope"], "entries": [], "columns": []}]}, "unknown nope"),
         ("controls", [], "controls"),

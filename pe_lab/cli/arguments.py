@@ -56,6 +56,11 @@ def find_runs(text: str, runs_dir: Path) -> list[Path]:
     # A path may have a comma in it.
     names = [text] if Path(text).is_dir() else [name.strip() for name in text.split(",")]
     paths = [path for name in names if name for path in _find(name, runs_dir)]
+    if not paths:
+        raise UsageError(
+            "no run is named: give run=FOLDER, or a part of its name below runs_dir; pe-lab runs "
+            "lists them"
+        )
     return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
 
 

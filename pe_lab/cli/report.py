@@ -51,8 +51,8 @@ def show(
         UsageError: a wrong option, no run selected, or a file in the way that is not ours.
         RunError: a file cannot be written.
     """
-    if format != "html" and (title or inspect):
-        raise UsageError("leave title and inspect out: the charts alone have no use for them")
+    if format != "html" and (title or inspect not in (None, "none")):
+        raise UsageError(f"format={format} writes charts alone: leave title and inspect out")
     runs = selected(line, runs_dir, where, filters)
     if runs.is_empty():
         raise UsageError(f"report: no runs in {runs_dir} as selected: leave out a filter")

@@ -10,17 +10,19 @@ import yaml
 from pe_lab.core.errors import writing
 
 
-class Loader(yaml.CSafeLoader):
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """A mapping that has a key twice is an error: YAML would keep the last one."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
         keys = [str(key.value) for key, _ in node.value]
         if len({*keys}) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise yaml.constructor.ConstructorError(
                 problem=f"{twice} is there twice", problem_mark=node.start_mark
             )
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
+        # A mapping that another one merges (<<) comes here again, with what it merged itself.
+        node.value = list({str(pair[0].value): pair for pair in node.value}.values())
 
 
 def read_yaml(path: Path) -> Any:

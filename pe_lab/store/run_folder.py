@@ -297,7 +297,7 @@ class RunFolder:
         """
         rows = self._parse(name, lambda content: parse_lines(unseal(content)), remedy) or []
         with report_damage(self.path / name, remedy):
-            if any(row["run"] != self.identity for row in rows):
+            if any(row.get("run", self.identity) != self.identity for row in rows):
                 raise ValueError("it is that of another run")
         return rows
 

@@ -280,7 +280,7 @@ def _load(name: str, file: Path) -> Suite:
     suite, content = read_checked(file, Suite, keys, "conf/suite/v2.yaml")
     for task, of_task in suite.tasks.items():
         if not any(word.removeprefix("train.steps=").isdigit() for word in of_task.words):
-            raise UsageError(f"{file}: tasks.{task}.words lacks train.steps=N: add it")
+            raise UsageError(f"{file}: tasks.{task}.words needs train.steps=N, a whole number")
     in_rates = [*suite.rate_of, *suite.rate_of.values()]
     check_known(f"{file}: rate_of: unknown {{}}", in_rates, suite.columns)
     for part, group in suite.groups:

@@ -67,7 +67,7 @@ def build_encodings(
         for encoding in encodings
         for one in (*encoding.modules(), *encoding.parameters(), *encoding.buffers())
     ]
-    carries = first.share_layers or "layer_state" in first.hooks()
+    carries = first.share_layers or any("layer_state" in hooks[layer] for layer in encoded)
     if dims.layer_heads is not None and (carries or len({*shared}) < len(shared)):
         raise UsageError("model.layers.<i>.n_heads cannot differ: layers share this encoding")
     return [
