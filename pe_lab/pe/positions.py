@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from typing import Annotated, Any, Self
 
@@ -27,8 +28,9 @@ class Positions(ABC):
     """Whether positions are whole numbers."""
     axes: tuple[str, ...] = ()
     """The axes of ids with several for each token, as (.., axes); empty: one position each."""
-    from_tokens: bool = False
-    """Whether positions follow from the tokens (``of_tokens``)."""
+    of_tokens: Callable[[Ints], Ints] | None = None
+    """Where positions follow from the tokens, (N, T): those of evaluation, (N, T) or (N, T, axes).
+    A model that generates gets those of the tokens that it has generated."""
     is_random: bool = True
     """Whether those of training are drawn. If not, any generator may be passed to ``of_batch``."""
 
@@ -48,11 +50,6 @@ class Positions(ABC):
     def of_batch(self, rng: np.random.Generator, batch: Batch, *, training: bool) -> Numbers:
         """The positions of a batch: (1, T) if all N sequences share them, else (N, T); with several
         ids of a token (.., axes)."""
-
-    def of_tokens(self, tokens: Ints) -> Ints:
-        """The positions in evaluation, (N, T) or (N, T, axes), if they are ``from_tokens``. A model
-        that generates gets those of the tokens that it has generated."""
-        raise NotImplementedError
 
     @abstractmethod
     def limit(self, length: int, *, training: bool) -> int:

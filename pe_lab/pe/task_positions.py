@@ -28,7 +28,6 @@ class Abacus(Positions):
     """
 
     increasing = False
-    from_tokens = True
     digits: Ints
 
     def __init__(self, k_max: Annotated[int, Field(ge=0, le=MAX_SHIFT)]) -> None:
@@ -135,7 +134,6 @@ class Rows(Positions):
     """
 
     increasing = False
-    from_tokens = True
     is_random = False
     axes = ("row", "column")
     token: int

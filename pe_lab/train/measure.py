@@ -157,7 +157,6 @@ class Evaluator:
         one run at the end of each row; losses are nan."""
         data, source = self.sets[split], self.plan.positions
         positions = fixed_positions(source, split, data)
-        of_tokens = source.of_tokens if source.from_tokens else None
         end = None if self.plan.task.end is None else self.plan.task.vocab.index(self.plan.task.end)
         late = None if end is None else np.zeros(len(data))
         wrong = np.zeros(data.scored.shape, dtype=bool)
@@ -168,7 +167,9 @@ class Evaluator:
             for part, pos, autocast in self._chunks(data.take(rows), of_rows):
                 prompt = torch.from_numpy(part.tokens[:, : first + 1]).to(pos.device)
                 with autocast:
-                    answers.append(generate(self.model, prompt, pos, most, of_tokens).cpu().numpy())
+                    answers.append(
+                        generate(self.model, prompt, pos, most, source.of_tokens).cpu().numpy()
+                    )
             place, written = slice(first, first + n), np.concatenate(answers)
             wrong[rows, place] = written[:, :n] != data.targets[rows, place]
             if late is not None:
