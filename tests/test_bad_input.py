@@ -75,6 +75,7 @@ BAD = {
     "a short table": (["pe=learned", "pe.max_len=20"], "20 positions"),
     "a large table": (["pe=learned", "pe.max_len=100000000000"], "set smaller ones"),
     "a large model": (["model.d_model=10000000"], "GiB"),
+    "a wide feed-forward": (["model.d_ff=100000000"], "GiB"),
     "a long split": (["task.splits.sparse.length=3000000000"], "GiB"),
     "a long training set": (["task.train_sequences=3000000000"], "GiB"),
     "a large batch": (["train.batch_size=3000000000"], "GiB"),

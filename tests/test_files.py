@@ -44,13 +44,12 @@ def test_floats_come_back_exactly_and_every_line_is_json(tmp_path: Path) -> None
     folder = RunFolder(tmp_path)
     floats = [0.1, 1 / 3, math.pi * 1e-300, 5e-324, -0.0, 2.0**53 + 2, 1e22]
     rows = [{"step": step, "train/loss": value} for step, value in enumerate(floats)]
-    size, _ = write_rows(folder, rows)
-    assert size == folder.metrics.stat().st_size
+    assert write_rows(folder, rows)[0] == folder.metrics.stat().st_size
     assert [row["train/loss"].hex() for row in folder.rows()] == [f.hex() for f in floats]
 
     write_rows(folder, [{"step": 1, "a": math.nan, "b": -math.inf, "c": None}])
-    strict = json.loads(folder.metrics.read_text(), parse_constant=pytest.fail)
-    assert strict == {"step": 1, "a": None, "b": None, "c": None}
+    row = {"step": 1, "a": None, "b": None, "c": None}
+    assert json.loads(folder.metrics.read_text(), parse_constant=pytest.fail) == row
 
 
 def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path: Path) -> None:
@@ -67,10 +66,9 @@ def test_a_resumed_run_cuts_back_to_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
     # A crash of the machine can leave zeros where the last row was to be.
-    path.write_bytes(b'{"step": 1}\n{"step": 2}\n\0\0\0\0')
-    assert RunFolder(path.parent).rows() == [{"step": 1}, {"step": 2}]
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n\0\0\0\0')
+    assert RunFolder(tmp_path).rows() == [{"step": 1}, {"step": 2}]
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
@@ -99,9 +97,10 @@ def test_an_output_that_fails_leaves_the_old_one(
 
 
 def test_a_merged_mapping_is_merged_elsewhere(tmp_path: Path) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text("of:\n  a: &a {<<: {fits: 1, n: 3}, fits: 2}\nb: {<<: *a, n: 4}\n")
-    assert read_yaml(file)["b"] == {"fits": 2, "n": 4}
+    (tmp_path / "a.yaml").write_text(
+        "of:\n  a: &a {<<: {fits: 1, n: 3}, fits: 2}\nb: {<<: *a, n: 4}\n"
+    )
+    assert read_yaml(tmp_path / "a.yaml")["b"] == {"fits": 2, "n": 4}
 
 
 @pytest.mark.parametrize("keep", [13, 10_000])

@@ -301,6 +301,16 @@ def test_linear_attention_refuses_a_rotation_where_no_layer_has_attention() -> N
     assert "does not have" in str(cfg.refuses(rope))
 
 
+@pytest.mark.parametrize("mixer", ["gated_deltanet", "kda", "mamba2"])
+def test_the_guard_of_memory_knows_the_width_of_mixers(mixer: str) -> None:
+    changes = {
+        **{"pattern": [mixer], "n_layers": 2, "d_model": 16, "n_heads": 2},
+        "mixers": {"head_width": 128, "expansion": 8, "state_width": 500},
+    }
+    n = sum(p.numel() for p in built("transformer", **changes).parameters())
+    assert 0.5 * n < model_config(facts.section("transformer", "model"), **changes).weights()
+
+
 def test_a_mixer_in_a_model_of_ones_own() -> None:
     layer, x = nn.mixer("kda", 8, 2, expansion=2), torch.randn(2, 9, 8)
     cache = layer.cache()

@@ -82,6 +82,10 @@ class ModelConfig(ABC):
         """The values of keys of its yaml that are null: key -> value."""
         return {}
 
+    def weights(self) -> int:
+        """Roughly the number of weights, to estimate memory before the model is built."""
+        return 12 * self.n_layers * self.d_model**2
+
 
 Activation = Literal["relu", "gelu", "swiglu"]
 MixerName = Literal["attention", "gated_deltanet", "kda", "mamba2", "conv", "lstm"]
@@ -244,3 +248,7 @@ class TransformerSizes(DecoderConfig):
 
     def null_values(self) -> dict[str, Any]:
         return {"d_ff": self.ff_width}
+
+    def weights(self) -> int:
+        widths = [self.at_layer(number).ff_width for number in range(self.n_layers)]
+        return sum(4 * self.d_model**2 + 2 * self.d_model * width for width in widths)

@@ -88,6 +88,10 @@ class EncoderDecoderConfig(AttentionConvKeys, InputOutputConfig):
     def null_values(self) -> dict[str, Any]:
         return self.stack.null_values()
 
+    def weights(self) -> int:
+        ff = 2 * self.d_model * self.stack.ff_width
+        return self.n_layers * (12 * self.d_model**2 + 2 * ff)
+
     def build(
         self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]
     ) -> "EncoderDecoder":

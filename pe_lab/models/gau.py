@@ -66,6 +66,9 @@ class GAUConfig(DecoderConfig):
             head_width=self.head_width,
         )  # fmt: skip
 
+    def weights(self) -> int:
+        return self.n_layers * self.d_model * (3 * self.width + self.head_width)
+
     def new_normalizer(self, n_heads: int) -> nn.Module:
         return SquaredReLU() if self.attention == "relu2" else super().new_normalizer(n_heads)
 

@@ -93,6 +93,10 @@ class GatedDeltaNetConfig(LinearRecurrentConfig):
     def ff_width(self) -> int:
         return round(8 * self.d_model / 3) if self.d_ff is None else self.d_ff
 
+    def weights(self) -> int:
+        mixing = self.n_heads * self.head_width * (2 + 3 * self.expansion)
+        return self.n_layers * self.d_model * (mixing + 3 * self.ff_width)
+
     def new_mixer(self) -> GatedDelta:
         return GatedDelta(self.d_model, self.n_heads, self.mixer_keys)
 
@@ -113,6 +117,10 @@ class Mamba2Config(LinearRecurrentConfig):
 
     def __post_init__(self) -> None:
         state_space_heads(self.d_model, 1, self.mixer_keys)
+
+    def weights(self) -> int:
+        inner = self.expansion * self.d_model
+        return self.n_layers * self.d_model * (3 * inner + 2 * self.state_width)
 
     def new_mixer(self) -> StateSpace:
         return StateSpace(self.d_model, 1, self.mixer_keys)

@@ -365,6 +365,15 @@ class LayerPattern(TransformerSizes):
     def attention_layers(self) -> list[int]:
         return [number for number in range(self.n_layers) if self.mixer(number) == "attention"]
 
+    def weights(self) -> int:
+        keys, without = self.mixers, self.n_layers - len(self.attention_layers())
+        width = self.n_heads * (keys.head_width or self.d_model // self.n_heads)
+        # The maps of a delta rule and its states, and the B and C of mamba2.
+        return super().weights() + without * (
+            (keys.expansion or 2) * width * (5 * self.d_model + width // self.n_heads)
+            + 2 * self.d_model * keys.state_width
+        )
+
     def refuses(self, encoding: PositionalEncoding) -> str | None:
         inside = encoding.hooks() - {"embed"}
         if inside and not self.attention_layers():

@@ -43,6 +43,10 @@ class RecurrentConfig(InputEncodedConfig):
     """
 
     cells: ClassVar[type[nn.LSTM | nn.GRU]]
+    gates: ClassVar[int]
+
+    def weights(self) -> int:
+        return 2 * self.gates * self.n_layers * self.d_model**2
 
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Recurrent":
         return Recurrent(self, vocabulary.size, encodings[0])
@@ -121,7 +125,7 @@ class LSTMConfig(RecurrentConfig):
     Liu 2023 (2306.00946), which has 128 units.
     """
 
-    cells = nn.LSTM
+    cells, gates = nn.LSTM, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,4 +142,4 @@ class GRUConfig(RecurrentConfig):
     RecurrentConfig. Source: Cho 2014 (1406.1078).
     """
 
-    cells = nn.GRU
+    cells, gates = nn.GRU, 3

@@ -54,6 +54,9 @@ class Seq2SeqConfig(InputOutputConfig):
             "or another that only changes the input"
         )
 
+    def weights(self) -> int:
+        return (30 + 24 * (self.n_layers - 1)) * self.d_model**2
+
     def build(self, vocabulary: Vocabulary, encodings: Sequence[PositionalEncoding]) -> "Seq2Seq":
         assert vocabulary.separator is not None
         return Seq2Seq(self, vocabulary.size, vocabulary.separator, encodings[0])

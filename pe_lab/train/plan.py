@@ -115,9 +115,10 @@ def make_plan(config: Config) -> Plan:
     counts = {name: count_sequences(most, n, dims.train_len) for name, n in lengths.items()}
     counts[TRAIN] = task.train_sequences or BATCHES_A_DRAW * config.train.batch_size
     sets = [(lengths[n], 1 if {n, "text"} & from_file else counts[n]) for n in lengths]
-    remedy = "lower the sizes of model.*, the lengths of task.*, train.batch_size or eval.sequences"
-    # At least three square maps in a layer: weights, gradient and two moments, 4 bytes each.
-    check_memory("the run", sets, dims.d_model, remedy, 48 * dims.n_layers * dims.d_model**2)
+    sizes = "model.*, the lengths of task.*, train.batch_size or eval.sequences"
+    check_memory(
+        "the run", sets, dims.d_model, f"lower the sizes of {sizes}", 16 * model_config.weights()
+    )
     if reason := model_config.refuses_task(task):
         raise UsageError(f"task={config.names.get('task')} {reason}")
     encodings = initial_encodings(config, dims, model_config)
