@@ -40,11 +40,10 @@ def test_entries_are_those_of_conf(file: str, group: str) -> None:
 
 
 def test_the_readme_counts_encodings_tasks_and_models() -> None:
-    text = (facts.ROOT / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) <= 130
-    assert generate.with_counts(text) == text, REMEDY
-    assert f"with {len(facts.names()) - 1} positional encodings" in text
-    assert all(f"`{name}`" in text for name in facts.names("model"))
+    assert len(README.splitlines()) <= 130
+    assert generate.with_counts(README) == README, REMEDY
+    assert f"with {len(facts.names()) - 1} positional encodings" in README
+    assert all(f"`{name}`" in README for name in facts.names("model"))
 
 
 def test_the_readme_answers_its_question_before_the_first_picture() -> None:
@@ -74,8 +73,7 @@ def test_the_tests_of_an_entry_mention_it(name: str) -> None:
 
 def test_every_link_within_the_repository_resolves() -> None:
     page = generate.HERE / "encodings.md"
-    links = re.findall(r"\]\(([^)\s]+)\)", (generate.HERE / "encodings.md").read_text("utf-8"))
-    here = [link for link in links if not link.startswith("https://")]
+    here = re.findall(r"\]\((?!https://)([^)\s]+)\)", page.read_text("utf-8"))
     assert len(here) > 3 * len(facts.names())
     for link in here:
         file, _, anchor = link.partition("#")
@@ -89,10 +87,9 @@ def test_measured_costs_are_of_these_encodings() -> None:
     known = json.loads((generate.HERE / "encodings.cost.json").read_text("utf-8"))
     for name, cost in known["encodings"].items():
         for length in known["batches"]:
-            made = build_encodings(facts.section(name), facts.dims(int(length)))
-            assert cost[length]["parameters"] == facts.count_parameters(made), (
-                f"{name} has changed: make cost"
-            )
+            assert cost[length]["parameters"] == facts.count_parameters(
+                build_encodings(facts.section(name), facts.dims(int(length)))
+            ), f"{name} has changed: make cost"
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,6 +149,6 @@ def test_the_files_that_the_readme_names_are_there(path: str) -> None:
 
 
 def test_each_page_is_in_the_site() -> None:
-    pages = {path.name for path in (ROOT / "docs").glob("*.md") if path.name.count(".") == 1}
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    assert {page for page in pages if f": {page}\n" not in nav} == set()
+    names = (path.name for path in (ROOT / "docs").glob("*.md"))
+    assert [name for name in names if name.count(".") == 1 and f": {name}\n" not in nav] == []

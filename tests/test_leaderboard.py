@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +11,7 @@ from program import Here, assert_has, succeeded
 from suite_rows import SUITE, rows, run, tuned
 
 from docs import leaderboard
+from examples import suite_tests
 from pe_lab.report.html import drawn
 from pe_lab.report.leaderboard import LENGTHS, draw_lengths, errors_figure
 from pe_lab.suite.scores import score
@@ -50,8 +52,11 @@ def test_only_what_the_exact_test_shows_is_called_a_difference() -> None:
     """A referee's numbers: 27 of 149 pairs go up and 12 down, 11 and 3 differ, 8 after Holm."""
     side = (pl.col("k_other") / pl.col("n_other") - pl.col("k") / pl.col("n")).sign()
     pairs = compare_columns(SCORES).with_columns(side=side)
-    differ = pairs.group_by("side").agg(pl.len(), differ=(pl.col("p") <= 0.05).sum())
-    assert {*differ.iter_rows()} == {(1, 27, 11), (-1, 12, 3), (0, 110, 0)}
+    assert {*pairs.group_by("side").agg(pl.len(), (pl.col("p") <= 0.05).sum()).rows()} == {
+        (1, 27, 11),
+        (-1, 12, 3),
+        (0, 110, 0),
+    }
     sure = pairs.filter(pl.col("p_holm") <= 0.05).select("task", "label", "side")
     assert sorted(sure.iter_rows()) == [
         ("brackets", "fire", -1),
@@ -137,6 +142,12 @@ def test_the_words_of_a_number(words: str, number: str) -> None:
     assert leaderboard.read_numbers()[words] == number
 
 
+@pytest.mark.parametrize("say", suite_tests.SECTIONS)
+def test_the_page_says_what_its_tests_say(say: Callable[[], Iterator[str]]) -> None:
+    page = " ".join(leaderboard.PAGES[1].read_text("utf-8").replace("\\_", "_").split())
+    assert [text for text in say() if text not in page] == []
+
+
 def test_what_the_page_says_without_a_number() -> None:
     fox = SCORES.rows.filter(task="majority", entry="fox", phase="tuning", lr=0.003)
     assert len(fox) == 2 * 3, "seeds and splits"
@@ -157,8 +168,8 @@ def test_the_picture_has_each_seed_and_greys_what_is_not_learned() -> None:
     assert len([row for row in values if "seed" in row]) == 3 * (13 * 2 + 1) * 8
     assert {row["size"] for row in values} == {"alone"}, "v2 has no runs of large"
     shown = {(r["panel"][:4], r["label"], r["column"]): r for r in values if "median" in r}
-    colours = (shown["copy", entry, "alone"]["shown_median"] for entry in ("pe=none", "fire"))
-    assert [*colours] == [NOT_LEARNED, "alone"]
+    none, fire = (shown["copy", entry, "alone"]["shown_median"] for entry in ("pe=none", "fire"))
+    assert (none, fire) == (NOT_LEARNED, "alone")
     assert shown["brac", "fire", "conv"]["median"] > 5 > shown["brac", "fire", "alone"]["median"]
 
 
@@ -175,7 +186,8 @@ def test_a_second_size_is_drawn_below_the_first() -> None:
     assert (
         below["title"]["text"][0] == "large: model.n_layers=4 model.d_model=128, 2 times the steps"
     )
-    sizes = [(row["size"], row["label"]) for row in figure["data"]["values"] if "seed" in row]
-    assert Counter(sizes) == {("alone", "fire"): 6, ("large", "fire"): 6, ("large", "rope"): 3}
+    assert Counter(
+        (row["size"], row["label"]) for row in figure["data"]["values"] if "seed" in row
+    ) == {("alone", "fire"): 6, ("large", "fire"): 6, ("large", "rope"): 3}
     assert drawn(figure, "svg").count(b">rope<") == 1, "only below"
     assert drawn(figure, "svg").count(b">fire<") == 2

@@ -1,0 +1,130 @@
+"""The numbers of docs/suite-v2_1.md that no command prints, in the words of the page: what the rule
+for the learning rate changes, and tests beyond the claims.
+
+    python -m examples.suite_tests
+"""
+
+from collections.abc import Iterator
+
+import polars as pl
+from scipy.stats import wilcoxon
+
+from docs.leaderboard import ENTRIES, OTHERS, PLAN, decide, shipped
+from pe_lab.results.statistics import LEVEL, holm
+from pe_lab.suite.scores import RANKED, Scores, compare_with_text, fisher, spearman
+from pe_lab.suite.tables import compare_columns
+
+V2, V2_1, CELL = shipped(), shipped("v2_1"), ["task", "entry"]
+SHARE, LEARNED = pl.col("k") / pl.col("n"), 2 * pl.col("learned") >= pl.col("n")
+# PaTH with and without its paper's convolution counts as one encoding.
+ENCODING = pl.col("entry").str.split("+").list.first().replace("path_published", "path")
+# Those with all tasks in v2.
+IN_FULL = ENCODING.is_in([*V2.cells.filter(task="counting").select(ENCODING).to_series()])
+
+
+def compare_rates() -> pl.DataFrame:
+    """Return the cells that have another ``lr`` in v2.1 (``lr_new``) and at least five seeds there:
+    the ``share`` of seeds that generalise and ``share_new``, their ``change``, and ``paired``, the
+    change over the seeds that both suites have."""
+    cells, seeds = [], []
+    for scores in (V2, V2_1):
+        rates = scores.cells.group_by(CELL).agg(pl.first("lr"))
+        cells.append(scores.success().select(*CELL, "n", share=SHARE).join(rates, CELL))
+        scored = scores.rows.filter("counts", pl.col("threshold").is_not_null())
+        passes = pl.col("error").fill_null(1) <= pl.col("threshold")
+        outside = passes.filter(pl.col("split") != "in_domain").all()
+        seeds.append(scored.group_by(*CELL, "seed").agg(passes=outside))
+    paired = seeds[0].join(seeds[1], [*CELL, "seed"], suffix="_new").group_by(CELL)
+    change = pl.mean("passes_new") - pl.mean("passes")
+    both = cells[0].join(cells[1], CELL, suffix="_new").join(paired.agg(paired=change), CELL)
+    return both.filter(pl.col("lr") != pl.col("lr_new"), pl.col("n_new") >= 5).with_columns(
+        encoding=ENCODING, change=pl.col("share_new") - pl.col("share")
+    )
+
+
+def correct(ps: list[float]) -> list[float]:
+    """Return p-values with Holm's correction."""
+    return [p for p in holm(ps) if p is not None]
+
+
+def rank_changes(cells: pl.DataFrame, change: str = "change") -> tuple[int, int, int, float]:
+    """Return how many encodings have a mean change below, at and above zero, and the p-value of
+    Wilcoxon's signed-rank test."""
+    means = cells.group_by("encoding").agg(pl.mean(change).round(12))[change]
+    p = float(wilcoxon(means.to_numpy()).pvalue)
+    return int((means < 0).sum()), int((means == 0).sum()), int((means > 0).sum()), p
+
+
+def say_what_the_rule_changes() -> Iterator[str]:
+    """Yield what section "What the rule changes" says."""
+    cells = compare_rates()
+    yield f"the {len(cells)} cells that have another rate"
+    old, new = 100 * cells["share"].to_numpy().mean(), 100 * cells["share_new"].to_numpy().mean()
+    yield f"{old:.0f} % at v2's rates and {new:.0f} % at the rule's"
+    large, others = cells.filter(pl.col("change").abs() >= 0.25), cells.filter(~IN_FULL)
+    yield f"In {len(large)} cells the share changes by a quarter or more"
+    yield f"It falls in {(large['change'] < 0).sum()}, and rises in"
+    for task, entry, rate in large.select(*CELL, "lr").sort(CELL).iter_rows():
+        yield f"| {task} | {entry} | {rate:g} |"
+    full = cells.filter(IN_FULL)
+    without, gaps = full.filter(pl.col("task") != "brackets"), full.filter(task="brackets")
+    down, same, up, p = rank_changes(without)
+    yield f"Without brackets {down} of their mean changes are negative, {same} zero, {up} positive"
+    tests = p, rank_changes(full)[3], rank_changes(gaps)[3]
+    yield "p = {:.1g}; over all tasks {:.1g}, on brackets alone {:.1g}".format(*tests)
+    down, same, up, p = rank_changes(others, "paired")
+    yield f"The {others['encoding'].n_unique()} other encodings"
+    yield f"{down} of their mean changes are negative, {same} zero, {up} positive (p = {p:.1g})"
+    pairs = compare_columns(V2_1)
+    significant = (pairs["p_holm"] <= LEVEL).sum()
+    yield f"{significant} significant pairs, with Holm's correction over {len(pairs)}"
+
+
+def say_what_else_was_tested() -> Iterator[str]:
+    """Yield what other sections say of tests beyond the claims."""
+    counts = {tuple(row[:3]): row[3:] for row in V2_1.cells.select(*CELL, "split", "k", "n").rows()}
+
+    def compare(a: str, b: str, task: str = "brackets", split: str = "wide_gap") -> float:
+        return fisher(counts[task, a, split], counts[task, b, split])
+
+    tested = [compare(entry, f"{entry}+conv") for entry in ("fire", "alibi", "cope", "rope")]
+    yield "p = {:.1g}, {:.1g}, {:.1g} and {:.1g} after Holm's correction".format(*correct(tested))
+    p = compare("fire+large", "fire+large_conv", "copy_unique", "long_x3")
+    yield f"is not significant (p = {p:.2g})"
+    columns = [f"conv_{place}" for place in ("k", "kv", "2", "v", "4", "q", "embedding")]
+    pairs = [(entry, f"{entry}+{of}") for entry in ("alibi", "fire", "rope") for of in columns]
+    ps = correct([compare(*pair) for pair in pairs])
+    yield f"Of {len(ps)} tests of a place or width of these three against no convolution"
+    found = {name: p for (_, name), p in zip(pairs, ps, strict=True) if p <= LEVEL}
+    yield f"{len(found)} are significant after Holm's correction"
+    yield from (f"`{name}` (p = {p:.1g})" for name, p in found.items())
+    longer = V2_1.success("steps_x2").join(V2.success().filter(~LEARNED), CELL, how="semi")
+    longer = longer.filter(pl.col("task") != "selective_copy")
+    yield f"{len(longer.filter(LEARNED))} of {len(longer)} cells"
+
+
+def say_what_is_in_claims() -> Iterator[str]:
+    """Yield what section "Claims" says of all claims, and of one mean for each encoding."""
+    entries = V2_1.cells.filter(ENTRIES["planned"])
+    planned = compare_with_text(Scores(V2.suite, V2.rows, entries), 12).filter(split="long_x8")
+    claims = decide("v2_1", PLAN).group_by("claim").agg(pl.max("p"))
+    steps_none = fisher((8, 8), (0, 3), "greater")
+    ps = correct([*claims["p"], steps_none, *planned["p"]])
+    texts = sorted(f"{p:.2g}" for p in ps if p <= LEVEL)
+    yield f"Holm's correction over all {len(ps)}, {len(texts)} are significant"
+    yield f"The last {texts.count(texts[-1])} have corrected p-values of {texts[-1]}"
+    tasks = V2.success().filter(pl.col("task").is_in(RANKED)).group_by("entry")
+    shares = tasks.agg(share=SHARE.mean(), tasks=pl.len()).filter(tasks=len(RANKED))
+    text = V2_1.cells.filter(task="text", split="long_x8").drop_nulls("mean").join(shares, "entry")
+    means, parts = text.group_by(entry=ENCODING).agg(pl.mean("share", "mean")), []
+    for of in (means, means.filter(OTHERS)):
+        rho, _, _, p = spearman(of["share"].to_numpy(), of["mean"].to_numpy())
+        parts.append(f"{rho:.2f} over {len(of)} (p = {p:.1g})")
+    yield " and ".join(parts)
+
+
+SECTIONS = say_what_is_in_claims, say_what_the_rule_changes, say_what_else_was_tested
+
+if __name__ == "__main__":
+    for say in SECTIONS:
+        print(*say(), sep="\n")
