@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from program import Here, Outcome, command
+from program import ROOT, Here, Outcome, command
 
 from docs import facts, generate
 from docs.leaderboard import shipped
@@ -92,8 +92,7 @@ def test_measured_costs_are_of_these_encodings() -> None:
             ), f"{name} has changed: make cost"
 
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text("utf-8")
 SMALL = ["train.steps=2", "eval.sequences=40", "eval.quick_sequences=40"]
 SMALL += ["tracker.wandb.mode=disabled"]
 
