@@ -5,6 +5,7 @@ their words: above all what the rule for the learning rate changes.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 from scipy.stats import wilcoxon
@@ -27,25 +28,18 @@ def compare_rates() -> pl.DataFrame:
     """Return the cells that have another ``lr`` in v2.1 (``lr_new``) and at least five seeds there:
     the ``share`` of seeds that generalise and ``share_new``, their ``change``, and ``paired``, the
     change over the seeds that both suites have."""
-    (old, old_seeds), (new, new_seeds) = map(count_passing, (V2, V2_1))
-    seeds = old_seeds.join(new_seeds, [*CELL, "seed"], suffix="_new")
-    paired = seeds.group_by(CELL).agg(paired=pl.mean("passes_new") - pl.mean("passes"))
-    both = old.join(new, CELL, suffix="_new").join(paired, CELL)
-    return both.filter(pl.col("lr") != pl.col("lr_new"), pl.col("n_new") >= 5).with_columns(
-        encoding=ENCODING, change=pl.col("share_new") - pl.col("share")
-    )
-
-
-def count_passing(scores: Scores) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return of each cell its ``lr``, ``n`` seeds and the ``share`` of them that generalise to
-    every scored split, and of each of its seeds whether it ``passes``."""
-    rates = scores.cells.group_by(CELL).agg(pl.first("lr"))
-    scored = scores.rows.filter("counts", pl.col("threshold").is_not_null())
-    passes = pl.col("error").fill_null(1) <= pl.col("threshold")
-    outside = passes.filter(pl.col("split") != "in_domain").all()
-    return (
-        scores.success().select(*CELL, "n", share=SHARE).join(rates, CELL),
-        scored.group_by(*CELL, "seed").agg(passes=outside),
+    sides = []
+    for scores, other in ((V2, V2_1), (V2_1, V2)):
+        rates = scores.cells.group_by(CELL).agg(pl.first("lr"))
+        shares = scores.success().select(*CELL, "n", share=SHARE)
+        in_both = scores.rows.join(other.rows.filter("counts"), [*CELL, "seed"], how="semi")
+        paired = replace(scores, rows=in_both).success().select(*CELL, paired=SHARE)
+        sides.append(shares.join(rates, CELL).join(paired, CELL))
+    cells = sides[0].join(sides[1], CELL, suffix="_new")
+    return cells.filter(pl.col("lr") != pl.col("lr_new"), pl.col("n_new") >= 5).with_columns(
+        encoding=ENCODING,
+        change=pl.col("share_new") - pl.col("share"),
+        paired=pl.col("paired_new") - pl.col("paired"),
     )
 
 

@@ -83,7 +83,11 @@ class ModelConfig(ABC):
         return {}
 
     def weights(self) -> int:
-        """Roughly the number of weights, to estimate memory before the model is built."""
+        """Roughly the number of weights, to estimate memory before the model is built.
+
+        A model built on torch's meta device would need no formula, but imports 800 modules at the
+        start of every run (1.8 s).
+        """
         return 12 * self.n_layers * self.d_model**2
 
 
