@@ -13,13 +13,13 @@ from made import errors_of, made, unfinished
 from program import Here, assert_has, assert_refused, csv_rows
 from scipy.stats import binomtest
 
+from docs import leaderboard
 from pe_lab.core.errors import UsageError
 from pe_lab.results import statistics
 from pe_lab.results.paired import paired
 from pe_lab.results.published import compared, published
 from pe_lab.results.statistics import holm, sign_test
 from pe_lab.results.table import read_runs
-from pe_lab.suite.rows import read_shipped
 from pe_lab.suite.suite import load_suite
 
 THEIRS: dict[str, Any] = {
@@ -174,14 +174,14 @@ def test_splits_that_one_side_lacks_and_single_seeds(here: Here) -> None:
 
 def test_two_entries_without_runs_of_ones_own_are_those_that_ship(here: Here) -> None:
     words = ("compare", "a=cope", "b=rope", "task=counting")
-    scored = read_shipped(load_suite()).filter(task="counting", phase="score", split="longer")
+    scored = leaderboard.shipped().rows.filter("counts", task="counting", split="longer")
     cope, rope = (scored.filter(entry=pe).sort("seed")["error"] for pe in ("cope", "rope"))
     for runs_dir in ("runs", "nowhere"):
         rows = csv_rows(here(*words, f"runs_dir={runs_dir}", "format=csv").out)
         row = next(row for row in rows if row["split"] == "longer")
         assert (int(row["lower_a"]), int(row["n"])) == ((cope < rope).sum(), len(cope))
         assert float(row["threshold"]) == load_suite().tasks["counting"].generalises["longer"]
-    assert "runs of suite v2 that ship" in here(*words).out
+    assert "runs of suite v2_1 that ship" in here(*words).out
     assert "ship" not in here(*words, "train.lr=0.003").out, "theirs is not filtered by it"
     errors_of("cope", A)
     assert_refused(here("compare", "a=cope", "b=rope"), "no finished run of pe=rope")

@@ -49,11 +49,10 @@ def test_the_readme_counts_encodings_tasks_and_models() -> None:
 def test_the_readme_answers_its_question_before_the_first_picture() -> None:
     tasks = count_seeds(shipped()).partition_by("entry", as_dict=True)
     path, rope = (
-        f"{tasks[entry,]['works'].sum()} of {len(tasks[entry,])}"
-        for entry in ("path_published", "rope")
+        f"{tasks[entry,]['works'].sum()} of {len(tasks[entry,])}" for entry in ("path", "rope")
     )
-    answer = f"PaTH as published does on {path} tasks, RoPE on {rope}."
-    assert answer in README.partition("![")[0]
+    answer = f"PaTH without its convolution does on {path}, RoPE on none."
+    assert (rope[:2], answer in README.partition("![")[0]) == ("0 ", True)
 
 
 def test_the_readme_has_the_errors_of_make_run() -> None:

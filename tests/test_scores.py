@@ -28,7 +28,7 @@ from pe_lab.suite.tables import describe_text
 
 PROTOCOL = SUITE.protocol
 NONE = rows()
-SHIPPED = leaderboard.shipped()
+SHIPPED = leaderboard.shipped("v2")
 
 
 def test_the_rate_with_the_lowest_error_then_loss_is_chosen() -> None:

@@ -25,7 +25,8 @@ from pe_lab.results.published import compared, published
 from pe_lab.results.table import runs_of, selected, tuning, unfinished_notes
 from pe_lab.results.tables import shares_text, tuning_text
 from pe_lab.suite.rows import read_shipped
-from pe_lab.suite.suite import SCORE, load_suite
+from pe_lab.suite.scores import score
+from pe_lab.suite.suite import DEFAULT, load_suite
 
 LISTED = 8
 """Most seeds whose values are listed."""
@@ -57,7 +58,7 @@ def show(
     if a is not None and b is not None:
         shipped = pl.DataFrame() if file or where else _shipped_runs(runs, a, b, filters)
         rows = paired_entries(shipped, a, b) if len(shipped) else paired(runs, a, b)
-        said = f"You have no run of {a} or {b}: these are runs of suite v2 that ship."
+        said = f"You have no run of {a} or {b}: these are runs of suite {DEFAULT} that ship."
         notes += [said] * bool(len(shipped))
         parts = rows.partition_by("task", "setting_a", "setting_b", maintain_order=True)
         tables, facts = [_paired_table(part) for part in parts], {}
@@ -77,7 +78,9 @@ def show(
 def _shipped_runs(runs: pl.DataFrame, a: str, b: str, filters: Mapping[str, str]) -> pl.DataFrame:
     """Return the scored runs of these tasks that ship; none where one of the entries has none, a
     run of one's own is of either, or a filter is of another key."""
-    scored = read_shipped(load_suite()).filter(phase=SCORE)
+    suite = load_suite()
+    rows = read_shipped(suite)
+    scored = score(suite, rows, rows.clear()).rows.filter("counts")
     tasks = filters.get("task", ",".join(scored["task"].unique())).split(",")
     scored = scored.filter(pl.col("task").is_in(tasks))
     own = runs.filter(pl.col("state") == "finished", pl.col("pe").is_in([a, b]))

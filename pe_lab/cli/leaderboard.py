@@ -7,7 +7,7 @@
     pe-lab leaderboard task=flipflop view=tuning  the in-domain error at each learning rate
     pe-lab leaderboard claims=true                preregistered claims; claims=FILE.yaml: yours
     pe-lab leaderboard thresholds=0.5             all thresholds halved
-    pe-lab leaderboard details=true               also failed runs, machines and revisions
+    pe-lab leaderboard details=true               twice the steps, text, failed runs, processors
     pe-lab leaderboard format=csv                 a row for each task, entry and split, or those of
                                                   view=columns, tuning; also json, markdown, latex
     pe-lab leaderboard to=FILE.html               an interactive page
@@ -16,8 +16,8 @@
     pe-lab leaderboard to=FILE.parquet            all these runs as a file
     pe-lab leaderboard shipped=false              the runs of runs_dir alone
 
-The tables include the runs of the suite in runs_dir=runs; pe-lab suite v2 pe=mine makes them.
-suite=v2 is conf/suite/v2.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/.
+The tables include the runs of the suite in runs_dir=runs; pe-lab suite v2_1 pe=mine makes them.
+suite=v2_1 is conf/suite/v2_1.yaml; --config-dir FOLDER adds the suites in FOLDER/suite/.
 docs/method.md defines the numbers.
 """
 
@@ -42,7 +42,6 @@ from pe_lab.suite.claims import decide_claims, judge_claims, read_claims
 from pe_lab.suite.rows import (
     ORDER,
     SCHEMA,
-    describe_unfinished,
     read_own,
     read_shipped,
     shipped_file,
@@ -136,8 +135,7 @@ def show(
         raise RunError("no run of these tasks is scored: pe-lab suite trains them")
     folders = {"-".join(one.path.parts[-3:]): one for one in run_folders(runs_dir)}
     why = verdicts_of(scores, shipped_diagnoses(of_yaml) if shipped else [], folders)
-    unfinished = describe_unfinished(of_yaml) if shipped else []
-    notes = [*unfinished, *(describe_runs(scores, tasks) if details or to else ())]
+    notes = [*describe_runs(scores, tasks)] if details or to else []
     if to is None:
         shown = "task" if task and view == "first" else view
         print_scores(scores, tasks, why, notes, shown, pe or [], format)
@@ -297,5 +295,4 @@ def print_claims(
         notes.append(f"{one}, {len(names)} of {len(verdicts)}: {', '.join(names)}")
     if read.words:
         notes.append(f"Keys of {path.name} that no test here reads: {', '.join(read.words)}")
-    notes += describe_unfinished(suite)
     print_tables(format, [claims_table(tests)], tests, notes, {"verdicts": verdicts})

@@ -1,19 +1,19 @@
 """``pe-lab suite``: tunes and scores encodings alike on a fixed list of tasks.
 
-    pe-lab suite v2 dry=true                     what is missing, and what it costs
-    pe-lab suite v2                              trains it, the cheapest task first
-    pe-lab suite v2 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
-    pe-lab suite v2 part=1 columns=conv          one part of the work, one column
-    pe-lab suite v2 --config-dir mine pe=mine    your encoding, like all others
-    pe-lab suite quick --config-dir mine pe=mine    the same in ten minutes, beside four references
-    pe-lab suite v2 phases=tuning,score,more_seeds,longer    phases beside the default ones
-    pe-lab suite v2 shipped=false tasks=flipflop pe=rope       also runs whose results ship
-    pe-lab suite v2 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
+    pe-lab suite v2_1 dry=true                     what is missing, and what it costs
+    pe-lab suite v2_1                              trains it, the cheapest task first
+    pe-lab suite v2_1 tasks=flipflop,parity pe=rope,cope,lstm    some tasks, some entries
+    pe-lab suite v2_1 part=1 columns=conv          one part of the work, one column
+    pe-lab suite v2_1 --config-dir mine pe=mine    your encoding, like all others
+    pe-lab suite quick --config-dir mine pe=mine   the same in ten minutes, beside four references
+    pe-lab suite v2_1 phases=tuning,score,more_seeds,longer    phases beside the default ones
+    pe-lab suite v2_1 shipped=false tasks=flipflop pe=rope       also runs whose results ship
+    pe-lab suite v2_1 hydra.launcher.n_jobs=4 runs_dir=runs      also threads=, device=, tracker=
 
-For each task and entry, learning rates are trained on the tuning seeds. The one with the lowest
-in-domain error is trained on fresh seeds (score). As many runs are trained at once as there are
-cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are kept: the same
-command trains what is missing. docs/suite.md has the protocol.
+For each task and entry, learning rates are trained on the tuning seeds. One with a low in-domain
+error, by the rule of the suite, is trained on fresh seeds (score). As many runs are trained at
+once as there are cores (hydra/launcher=basic: one; slurm: docs/clusters.md). Finished runs are
+kept: the same command trains what is missing. docs/suite.md has the protocol.
 """
 
 from pathlib import Path
@@ -24,8 +24,8 @@ from pe_lab.core.errors import UsageError, check_known, did_you_mean
 from pe_lab.core.options import CommaSeparated, Line
 from pe_lab.results.format import print_tables
 from pe_lab.store.run_id import is_excluded
-from pe_lab.suite.rows import describe_unfinished, read_own
-from pe_lab.suite.suite import load_suite
+from pe_lab.suite.rows import read_own
+from pe_lab.suite.suite import DEFAULT, load_suite
 
 
 def show(
@@ -74,10 +74,10 @@ def show(
     missing = table.frame["missing"][-1]
     if missing and not dry:
         trainer.compose(stages)
-    print_tables("table", [table], notes=describe_unfinished(suite))
+    print_tables("table", [table])
     if not missing:
         console().print(f"nothing is missing: finished runs in {runs_dir} count")
     elif not dry:
         trainer.train(stages)
-        where = "" if suite.name == "v2" else f" suite={suite.name}"
+        where = "" if suite.name == DEFAULT else f" suite={suite.name}"
         console().print(f"look at it: pe-lab leaderboard{where}")

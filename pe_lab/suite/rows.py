@@ -71,17 +71,6 @@ def read_shipped(
     return pl.concat(parts).filter(pl.col("task").is_in([*suite.tasks]))
 
 
-def describe_unfinished(suite: Suite) -> list[str]:
-    """Return a sentence on the share of the registered runs that ship; none if all of them do."""
-    total = suite.registered
-    if total is None:
-        return []
-    n = read_shipped(suite).filter(suite=suite.version)["run_id"].n_unique()
-    beside = f", beside the runs of {suite.continues}" if suite.continues else ""
-    share = f"{n} of about {total} registered runs ship ({100 * n / total:.0f} %)"
-    return [f"Suite {suite.name} is unfinished: {share}{beside}."] if n < total else []
-
-
 def read_own(suite: Suite, runs_dir: Path, folder: str | Path | None = None) -> pl.DataFrame:
     """Return the rows of the finished and failed runs below ``runs_dir``; none without a folder.
 

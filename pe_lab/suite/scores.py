@@ -25,7 +25,7 @@ FAILED: Measured = (math.inf, math.inf)
 # What tuning runs measured, by rate and tuning seed.
 Tuning = Mapping[float, Mapping[int, Measured]]
 BASELINE = "rope"
-# Tasks whose success is compared with the error on text, as docs/claims-v2.1.yaml registers it, and
+# Tasks whose success is compared with the error on text, as v2_1.claims.yaml registers it, and
 # with how many entries.
 RANKED = (
     *("majority", "counting", "flipflop", "recall", "copy_unique", "selective_copy", "sort"),
@@ -58,7 +58,7 @@ def choose_smallest_rate(tuning: Tuning, fits: float) -> float | None:
     rate that does not learn: what tuning sees next to such a cliff, fresh seeds may not repeat.
 
     A rate learns if its error is at most ``fits`` on two or more seeds. Without one that does, the
-    choice is that of ``choose_rate``. docs/claims-v2.1.yaml registered the rule before its runs.
+    choice is that of ``choose_rate``. v2_1.claims.yaml registered the rule before its runs.
     """
     errors = {rate: [error for error, _ in tuning[rate].values()] for rate in sorted(tuning)}
     means = {rate: fmean(of) for rate, of in errors.items() if len(of) > 1 and max(of) <= fits}

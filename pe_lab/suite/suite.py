@@ -14,9 +14,10 @@ from pe_lab.core.errors import UsageError, check_known
 from pe_lab.core.metrics import IN_DOMAIN
 from pe_lab.core.validation import closed, read_checked
 
-DEFAULT = "v2"
-# Keys that the digest leaves out: they say how runs are read, not which there are.
-UNIDENTIFIED = ("rule", "continues", "rate_of", "registered")
+DEFAULT = "v2_1"
+# Keys that the digest leaves out: they say how runs are read, not which there are. It leaves out
+# the parts of a suite that continues another, too.
+UNIDENTIFIED = ("rule", "continues", "rate_of")
 TUNING, SCORE, MORE_SEEDS, LONGER = "tuning", "score", "more_seeds", "longer"
 # What the runs of a suite are for, in the order in which they are trained.
 PHASES = (TUNING, SCORE, MORE_SEEDS, LONGER)
@@ -152,8 +153,6 @@ class Suite:
             ``smallest`` of those within noise of it (``choose_rate``, ``choose_smallest_rate``).
         continues: another suite, whose runs of the same tasks are runs of this one, too.
         rate_of: column -> the one whose rates its entries have until they are tuned themselves.
-        registered: how many runs are to ship, beside those of the suite that it continues, where
-            some do not ship yet.
         digest: eight hex digits that identify what else the yaml says.
         times: what the thresholds of the yaml were multiplied by.
     """
@@ -171,7 +170,6 @@ class Suite:
     rule: Literal["lowest", "smallest"] = "lowest"
     continues: str | None = None
     rate_of: dict[str, str] = field(default_factory=dict)
-    registered: int | None = None
     name: str = ""
     digest: str = ""
     times: float = 1.0
@@ -287,7 +285,8 @@ def _load(name: str, file: Path) -> Suite:
         for kind in ("tasks", "entries", "columns"):
             words = f"{file}: parts.{part}.{kind}: unknown {{}}"
             check_known(words, getattr(group, kind), getattr(suite, kind))
-    identified = {key: value for key, value in content.items() if key not in UNIDENTIFIED}
+    left_out = (*UNIDENTIFIED, *["parts"] * bool(suite.continues))
+    identified = {key: value for key, value in content.items() if key not in left_out}
     text = json.dumps(identified, sort_keys=True, ensure_ascii=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return replace(suite, name=name, digest=digest)  # type: ignore[type-var]

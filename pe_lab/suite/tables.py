@@ -246,7 +246,7 @@ def describe_text(scores: Scores) -> list[str]:
 
 
 def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
-    """Yield a line each on results with more steps, failed runs, and what the runs took."""
+    """Yield a line each on results with more steps, failed runs, processors, and what they took."""
     rows = scores.rows.filter(pl.col("task").is_in(tasks), pl.col("split") == IN_DOMAIN)
     for times in scores.suite.protocol.longer:
         longer = scores.success(f"steps_x{times}").filter(pl.col("task").is_in(tasks))
@@ -258,4 +258,6 @@ def describe_runs(scores: Scores, tasks: Sequence[str]) -> Iterator[str]:
         yield f"failed: {entry} on {task}, {n} runs: {message}"
     yield from describe_text(scores)
     hours = rows.select(pl.sum_horizontal("train_s", "measure_s").sum()).item() / 3600
-    yield f"{len(rows)} runs, {hours:.1f} hours"
+    processors = rows["processor"].fill_null("unknown").value_counts(sort=True, name="n")
+    used = "; ".join(f"{name}, {n} runs" for name, n in processors.iter_rows())
+    yield f"{len(rows)} runs, {hours:.1f} hours: {used}"
