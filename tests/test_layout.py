@@ -16,7 +16,7 @@ from program import ROOT, start, tiny
 LONGEST = 600
 """Lines of a file."""
 BUDGETS = {
-    "check": 556, "cli": 1228, "config": 349, "core": 696, "evaluate": 302, "experiment": 670,
+    "check": 556, "cli": 1229, "config": 349, "core": 696, "evaluate": 302, "experiment": 670,
     "explain": 988, "hf": 303, "kernels": 361, "models": 1569, "nn.py": 138, "pe": 2315,
     "report": 441, "results": 1024, "store": 301, "suite": 989, "sweeps": 467, "train": 608,
 }  # fmt: skip

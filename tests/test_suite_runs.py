@@ -13,7 +13,7 @@ from suites import TASK, folders, tiny_suite, written
 from pe_lab.core.config_dir import choices
 from pe_lab.suite import rows as rows_module
 from pe_lab.suite.rows import SCHEMA, read_own
-from pe_lab.suite.runs import Known, Stage
+from pe_lab.suite.runs import Known, Stage, select_stages
 from pe_lab.suite.suite import load_suite
 
 SEARCH = {"start": [0.003, 0.006], "near_error": 0.02, "near_loss": 5, "runs": 5}
@@ -158,6 +158,14 @@ class Slow(PositionalEncoding):
     none, slow = (float(text.split()[-1]) for text in shown)
     assert none == pytest.approx(6.0), "as rope"
     assert slow > 3 * none
+
+
+def test_an_encoding_of_ones_own_is_trained_alone_and_with_the_convolution() -> None:
+    suite = load_suite("v2_1")
+    stages = select_stages(suite, entries=["mine"])
+    assert {(entry, stage.task) for stage in stages for entry in stage.entries} == {
+        (entry, task) for entry in ("mine", "mine+conv") for task in suite.tasks if task != "text"
+    }
 
 
 def test_the_rates_of_v2_are_those_of_its_score() -> None:

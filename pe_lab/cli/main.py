@@ -29,7 +29,7 @@ Results (pe-lab results --help shows a command's keys):
   pe-lab compare                              your numbers and published ones; a=cope b=rope: a test
   pe-lab report                               charts and tables: runs/report/index.html
   pe-lab dashboard                            a wandb workspace with the same charts
-  pe-lab suite v2 dry=true                    what tuning and scoring an encoding would cost
+  pe-lab suite v2_1 dry=true                  what tuning and scoring an encoding would cost
 Explanations:
   pe-lab inspect run=FOLDER sample=3          attention and encoding of one sequence
   pe-lab eval run=FOLDER pe=pi,yarn lengths=128,512           other lengths, other encodings

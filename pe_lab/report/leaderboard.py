@@ -21,9 +21,7 @@ LENGTHS = {
     "a key's value, 4 times the length": ("recall", "long_x4"),
     "brackets, wide gaps": ("brackets", "wide_gap"),
 }
-DOTS = (
-    "Large dots: the median of the seeds. Faint: one seed. Dashed: the largest error that passes."
-)
+DOTS = "Large: the median on this split. Faint: one seed. Dashed: the largest error that passes."
 
 
 def leaderboard_page(
